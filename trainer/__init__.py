@@ -1,0 +1,1 @@
+"""The `tocsin` trainer."""
