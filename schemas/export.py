@@ -30,8 +30,9 @@ EXPORTED: Final[dict[str, Any]] = {
 
 def schema(name: str) -> dict[str, Any]:
     """The JSON Schema of one exported type. Raises `KeyError` for a name that is not in `EXPORTED`."""
-    mode = "validation" if name == "run_config" else "serialization"
-    body = TypeAdapter(EXPORTED[name]).json_schema(mode=mode)
+    adapter = TypeAdapter(EXPORTED[name])
+    written_by_people = name == "run_config"
+    body = adapter.json_schema(mode="validation" if written_by_people else "serialization")
     opened = _open(body)
     known = {"UnknownEvent": ("type", sorted(EVENT_TYPES)), "UnknownRecord": ("record", list(RECORD_KINDS))}
     for title, (field, names) in known.items():
