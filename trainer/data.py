@@ -44,7 +44,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """One group to generate. The seed of its random numbers is (run seed, purpose, index), so it can be issued again."""
+    """One group to generate. Its random numbers come from (run seed, purpose, index), so it can be issued again."""
 
     index: int
     """Position in the endless sequence of groups; for an evaluation, position among its prompts."""
