@@ -1,0 +1,194 @@
+"""Records as one line of text: for the log, the terminal and the progress display of the trainer.
+
+`line` is plain, `styled` is the same text with colours. Every string that comes out of a file passes `clean`.
+"""
+
+import unicodedata
+from typing import Final
+
+from rich.text import Text
+
+from tocsin.schemas.actions import Action, ActionRecord
+from tocsin.schemas.base import NonFinite, Number
+from tocsin.schemas.diagnosis import Coverage, Diagnostic
+from tocsin.schemas.feed import UnknownRecord
+from tocsin.schemas.knobs import KnobValue
+
+Record = Diagnostic | ActionRecord | Coverage | UnknownRecord
+
+SEVERITY_STYLES: Final = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+GOOD: Final = "green"
+QUIET: Final = "dim"
+HEALTH_STYLES: Final = {"ok": QUIET, "degraded": "bold yellow", "unknown": "yellow"}
+WRITER_STYLES: Final = {"alive": "green", "stalled": "bold yellow", "dead": "bold red", "ended": "bold"}
+ACTION_STYLES: Final = {
+    "applied": "bold",
+    "target_met": GOOD,
+    "harmed": "bold red",
+    "no_effect": "yellow",
+    "reverted": "yellow",
+    "rejected": "yellow",
+    "expired": QUIET,
+}
+
+
+def clean(text: str) -> str:
+    """`text` on one line, without anything that a terminal would obey.
+
+    Control characters (C0 and C1, which start escape sequences), formatting characters (bidirectional overrides,
+    zero-width joiners), surrogates and line separators become one visible `?` each; white space becomes a blank.
+    """
+    return "".join(_visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if char in "\t\n\r\f\v" or unicodedata.category(char) == "Zs" else "?"
+
+
+def line(record: Record) -> str:
+    """`record` as one line of a log, without colour.
+
+    `[tocsin] WARNING RWD001 zero-std-groups: <summary> -> raise group_size 8 to 16 [review]; tocsin explain RWD001`
+    """
+    word, rest = _parts(record)
+    return f"[tocsin] {word} {rest}"
+
+
+def styled(record: Record) -> Text:
+    """`line(record)` for a terminal."""
+    word, rest = _parts(record)
+    return Text.assemble(("[tocsin] ", QUIET), (word, record_style(record)), " ", rest)
+
+
+def record_style(record: Record) -> str:
+    """Style of the word that says what `record` is."""
+    if isinstance(record, Diagnostic):
+        return GOOD if record.state == "resolved" else severity_style(record.severity)
+    if isinstance(record, ActionRecord):
+        return ACTION_STYLES.get(record.state, "")
+    if isinstance(record, Coverage):
+        return HEALTH_STYLES[record.health]
+    return "yellow"
+
+
+def severity_style(severity: str) -> str:
+    """Rich style of a severity."""
+    return SEVERITY_STYLES.get(severity, "")
+
+
+def _parts(record: Record) -> tuple[str, str]:
+    """The leading word in capitals, and the rest of the line."""
+    if isinstance(record, Diagnostic):
+        return headline(record), f"{record.code} {record.name}{_diagnostic_body(record)}"
+    if isinstance(record, ActionRecord):
+        return "ACTION", _action_body(record)
+    if isinstance(record, Coverage):
+        return "COVERAGE", _coverage_body(record)
+    return "UNKNOWN", f"record of kind `{clean(record.record)}`; a newer version of tocsin can read it"
+
+
+def headline(record: Diagnostic) -> str:
+    """`RESOLVED`, `NO DATA`, `RUN ENDED`, or the severity of something that is open."""
+    if record.reason == "run_ended":
+        return "RUN ENDED"
+    if record.state == "resolved":
+        return "RESOLVED"
+    if record.state == "no_data":
+        return "NO DATA"
+    return record.severity.upper()
+
+
+def _diagnostic_body(record: Diagnostic) -> str:
+    since = onset(record)
+    summary = clean(record.summary)
+    if record.reason == "run_ended":
+        return f" while {record.severity} was open since step {since}: {summary}"
+    if record.state == "resolved":
+        ended = record.resolved.step if record.resolved else record.last.step
+        return f": {summary.removesuffix('.')} after {plural(max(0, ended - since), 'step')}"
+    if record.state == "no_data":
+        return f": its data stopped after step {record.last.step}, open since step {since}: {summary}"
+    if record.reason == "explained":
+        return f" (explained by {_explainer(record)}): {summary}"
+    notes = {
+        "escalated": " (escalated)",
+        "reopened": f" (reopened, episode {record.episode})",
+        "reminder": f" (still open after {plural(record.last.step - since, 'step')})",
+        "data_back": " (data is back)",
+    }
+    return f"{notes.get(record.reason, '')}: {summary} -> {advice(record)}"
+
+
+def onset(record: Diagnostic) -> int:
+    """Step at which the finding fired, or at which its condition first held when it has not fired."""
+    return (record.fired or record.started).step
+
+
+def _explainer(record: Diagnostic) -> str:
+    roots = [relation.id for relation in record.relations if relation.kind == "explained_by"]
+    return clean(", ".join(roots)) or "another finding"
+
+
+def advice(record: Diagnostic) -> str:
+    """The best action that can be applied and the command that explains the rule."""
+    action = best_action(record)
+    steps = [action_title(action)] if action else []
+    return "; ".join([*steps, clean(record.help)])
+
+
+def best_action(record: Diagnostic) -> Action | None:
+    """The preferred action, else the first one that is not disabled; none when all are disabled."""
+    enabled = [action for action in record.actions if action.disabled is None]
+    return next((action for action in enabled if action.preferred), enabled[0] if enabled else None)
+
+
+def action_title(action: Action) -> str:
+    """`raise group_size 8 to 16 [review]`."""
+    return f"{clean(action.title)} [{action.applicability}]"
+
+
+def _action_body(record: ActionRecord) -> str:
+    change = ""
+    if record.path is not None:
+        change = f" {clean(record.path)} {value(record.before)} -> {value(record.after)}"
+    target = f" for {clean(record.diagnostic_id)}" if record.diagnostic_id else ""
+    note = f": {clean(record.note)}" if record.note else ""
+    return f"{record.state}{change} by {clean(record.actor)} at step {record.step}{target}{note}"
+
+
+def _coverage_body(record: Coverage) -> str:
+    total = len(record.evaluated) + len(record.not_evaluated)
+    text = f"{record.health}: {len(record.evaluated)} of {plural(total, 'rule')} evaluated"
+    reasons = [f"{clean(code)} ({not_evaluated(why.reason, why.detail)})" for code, why in record.not_evaluated.items()]
+    return f"{text}; not {', '.join(reasons)}" if reasons else text
+
+
+def not_evaluated(reason: str, detail: str) -> str:
+    """`missing input: no accelerator`."""
+    words = reason.replace("_", " ")
+    return f"{words}: {clean(detail)}" if detail else words
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def value(item: KnobValue | None) -> str:
+    """A knob value for people; `?` when it is not known."""
+    if item is None:
+        return "?"
+    return f"{item:g}" if isinstance(item, float) else str(item).lower()
+
+
+def number(item: Number | None) -> str:
+    """A measured value with four significant digits; `-` when it was not measured."""
+    if item is None:
+        return "-"
+    if isinstance(item, NonFinite):
+        return item.nonfinite
+    if abs(item) >= 10_000 and float(item).is_integer():
+        return f"{item:,.0f}"
+    return f"{item:.4g}"
