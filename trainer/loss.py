@@ -140,7 +140,7 @@ def policy_loss(
     mask_BT = batch.completion_mask
     # Padding is zeroed before anything is derived from it: 0 x inf in a backward pass is NaN.
     logp_BT = torch.where(mask_BT, logp_BT, 0.0)
-    log_ratio_BT = logp_BT - batch.sampler_logprobs
+    log_ratio_BT = torch.where(mask_BT, logp_BT - batch.sampler_logprobs, 0.0)
     if variant == "gspo":
         # A row without tokens cannot occur, so the division is safe.
         log_ratio_BT = (log_ratio_BT.sum(1) / mask_BT.sum(1))[:, None].expand_as(logp_BT)
