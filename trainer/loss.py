@@ -3,6 +3,22 @@
 Everything is a sum over tokens of weight x term. Weights come from `advantages.samples` and hold the division by the
 step's denominator, so the losses of a step's micro-batches add up to the loss of the step.
 
+The importance ratio is learner over sampler, on the sampler's own log-probs at the sampling temperature: policy
+lag and numeric mismatch are one ratio. That is why no variant gets a truncated importance weight on top, the
+ratio that such a weight would truncate is the one the clip bounds already:
+
+`grpo` (arXiv 2402.03300), `dapo` (2503.14476), `dr_grpo` (2503.20783)
+    -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token, bounded by -dual_clip A where A < 0 (dual-clip
+    PPO, 1912.09729). They differ in weights and in the scale of advantages only. Bounded from both sides: a
+    weight would count the same ratio twice.
+`cispo` (2506.13585)
+    -clip(r, 1 - clip_low, 1 + clip_high) A log p with the clipped ratio held constant: it is the truncated weight,
+    and every token keeps a gradient. The paper leaves ratios unbounded below: that is `clip_low` = 1.
+`gspo` (2507.18071)
+    The clip of `grpo` on one ratio per completion, s = exp(mean over its tokens of log r). With the weight
+    1 / (completions x T) on each of its T tokens, value and gradient are the paper's s A and s A mean(grad log p).
+    The clip bounds the sequence ratio, which is the one that enters the loss.
+
 Shape letters: B rows, T completion tokens, V vocabulary, N trained tokens (where `completion_mask` is true).
 """
 
@@ -118,21 +134,7 @@ def policy_loss(
 ) -> LossTerms:
     """The loss of one micro-batch, to be added up over the step without any further division.
 
-    The importance ratio is learner over sampler, on the sampler's own log-probs at the sampling temperature: policy
-    lag and numeric mismatch are one ratio. That is why no variant gets a truncated importance weight on top, the
-    ratio that such a weight would truncate is the one the clip bounds already:
-
-    `grpo` (arXiv 2402.03300), `dapo` (2503.14476), `dr_grpo` (2503.20783)
-        -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token, bounded by -dual_clip A where A < 0 (dual-clip
-        PPO, 1912.09729). They differ in weights and in the scale of advantages only. Bounded from both sides: a
-        weight would count the same ratio twice.
-    `cispo` (2506.13585)
-        -clip(r, 1 - clip_low, 1 + clip_high) A log p with the clipped ratio held constant: it is the truncated weight,
-        and every token keeps a gradient. The paper leaves ratios unbounded below: that is `clip_low` = 1.
-    `gspo` (2507.18071)
-        The clip of `grpo` on one ratio per completion, s = exp(mean over its tokens of log r). With the weight
-        1 / (completions x T) on each of its T tokens, value and gradient are the paper's s A and s A mean(grad log p).
-        The clip bounds the sequence ratio, which is the one that enters the loss.
+    What each variant computes stands at the top of this file.
 
     The penalty is Schulman's k3 to the reference model, without importance weight. `ref_logp_BT` is taken at the
     same temperature. Values that are not finite come out as they are: the caller checks the loss.
