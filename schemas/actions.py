@@ -30,7 +30,7 @@ class Patch(Model):
 
     path: str
     expect: KnobValue
-    to: KnobValue | None
+    to: KnobValue | None = None
     """New value, computed. Absent in a `placeholder` action, whose value somebody must choose."""
     min: KnobValue
     max: KnobValue

@@ -65,7 +65,7 @@ class WriterState(Model):
 
     state: Literal["alive", "stalled", "dead", "ended"]
     """`stalled`: the process lives and has said nothing for long. `dead`: it is gone and never said that it ended."""
-    last_event_age_s: FiniteFloat | None
+    last_event_age_s: FiniteFloat | None = None
     """Seconds since the last line of `events.jsonl`; absent when there is none."""
     step: Count
 
