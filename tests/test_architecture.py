@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tocsin.diagnostics.rules import ALL_RULES
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "diagnostics", "trainer")
 MAX_FILE_LINES = 350
@@ -148,6 +150,11 @@ def test_the_package_list_of_the_build_is_every_folder_with_python_in_it():
     assert sorted(tool["packages"]) == sorted(".".join(("tocsin", *folder.parts)) for folder in folders)
     assert all((ROOT / folder / "__init__.py").exists() for folder in folders)
     assert tool["package-dir"] == {f"tocsin.{package}": package for package in PACKAGES}
+
+
+def test_every_rule_file_is_in_the_table_of_rules():
+    files = {path.stem for path in python_files("diagnostics/rules") if path.stem != "__init__"}
+    assert files == {type(rule).__module__.rpartition(".")[2] for rule in ALL_RULES}
 
 
 def test_every_dependency_is_pinned_and_nothing_else_is():
