@@ -19,6 +19,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 Kind = Literal["fault", "efficiency", "lint"]
 State = Literal["pending", "firing", "resolved", "no_data"]
 Reason = Literal[
+    "pending",
     "fired",
     "escalated",
     "explained",
@@ -99,7 +100,7 @@ class Diagnostic(Model):
     episode: Annotated[int, Field(ge=1)]
     state: State
     reason: Reason
-    """Why this record was written."""
+    """Why this record was written. `pending` is shown on request only and never written."""
     severity: Severity
     """Highest severity of the episode."""
     summary: Annotated[str, Field(max_length=160)]

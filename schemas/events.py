@@ -38,6 +38,8 @@ class RunStarted(BaseEvent):
     devices: list[DeviceInfo]
     versions: dict[str, str]
     """Versions of python, tocsin, torch, transformers."""
+    loss_variant: str = ""
+    """Objective in use: `grpo`, `dapo`, `dr_grpo`, `cispo`, `gspo`; empty when the run does not say."""
 
 
 class RunResumed(BaseEvent):

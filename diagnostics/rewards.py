@@ -1,0 +1,214 @@
+"""Reward spread of the groups: pooled counts over the last groups, and the streak of groups with one same reward.
+
+A group has zero spread when all its completions got the same reward; it then carries no advantage. Counts tell
+apart groups at the highest reward (pass), at the lowest (fail) and anywhere else (other). Groups with fewer than
+two scored completions have no spread by definition and are left out.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
+
+from tocsin.schemas.base import as_float
+from tocsin.schemas.batch import BatchConsumed
+
+Position = Literal["top", "floor", "other"]
+
+GROUPS: Final = 128
+"""Groups that the pooled window holds at least, once there are so many; whole steps are kept."""
+SETTLED: Final = 32
+"""Length at which a streak counts as one, and what came before it is looked up."""
+TOLERANCE: Final = 1e-6
+"""Of the reward range: rewards closer than this are equal."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the groups of one step, or of several."""
+
+    steps: int = 0
+    groups: int = 0
+    zero: int = 0
+    """Groups with zero spread: `passed` + `failed` + other."""
+    passed: int = 0
+    failed: int = 0
+    completions: int = 0
+    tokens: int = 0
+    zero_tokens: int = 0
+    """Completion tokens of the groups with zero spread."""
+    reward_sum: float = 0.0
+    """Over completions."""
+    pass_sum: float = 0.0
+    """Completions at the highest declared reward; without a declared range, the reward relative to the range seen."""
+
+    def add(self, other: "Totals", sign: int) -> None:
+        """Put a step in (`sign` 1) or take it out (-1)."""
+        self.steps += sign * other.steps
+        self.groups += sign * other.groups
+        self.zero += sign * other.zero
+        self.passed += sign * other.passed
+        self.failed += sign * other.failed
+        self.completions += sign * other.completions
+        self.tokens += sign * other.tokens
+        self.zero_tokens += sign * other.zero_tokens
+        self.reward_sum += sign * other.reward_sum
+        self.pass_sum += sign * other.pass_sum
+
+    @property
+    def size(self) -> float:
+        """Mean completions per group, the G of GRPO."""
+        return self.completions / self.groups if self.groups else math.nan
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of completions that pass; see `pass_sum`."""
+        return min(1.0, max(0.0, self.pass_sum / self.completions)) if self.completions else math.nan
+
+    @property
+    def zero_share(self) -> float:
+        """Share of groups with zero spread."""
+        return self.zero / self.groups if self.groups else math.nan
+
+
+@dataclass(slots=True)
+class Streak:
+    """The newest groups without a gap that have zero spread and all the same reward."""
+
+    value: float = math.nan
+    groups: int = 0
+    completions: int = 0
+    tokens: int = 0
+    first_step: int = 0
+    before_groups: int = 0
+    """Groups looked at before the streak; known once it has `SETTLED` groups."""
+    before_same: int = 0
+    """Those of them that had zero spread at the same reward."""
+
+
+@dataclass(slots=True)
+class Rewards:
+    """The window, the streak, and the lowest and highest reward of the run."""
+
+    MOVED_BY: ClassVar[frozenset[str]] = frozenset({"zero_spread"})
+
+    totals: Totals = field(default_factory=Totals)
+    streak: Streak = field(default_factory=Streak)
+    declared: tuple[float, float] | None = None
+    """Lowest and highest possible reward, when the task states them."""
+    lowest: float = math.inf
+    """Seen so far."""
+    highest: float = -math.inf
+    first_step: int = 0
+    """Oldest step in the window."""
+    _window: deque[tuple[int, Totals]] = field(default_factory=deque)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=GROUPS + SETTLED))
+    """Reward of each of the last groups if it has zero spread, else NaN."""
+
+    def update(self, batch: BatchConsumed) -> None:
+        """Take in the groups of one step."""
+        self._widen(batch)
+        step = Totals(steps=1)
+        low, high = self._range()
+        near = self.tolerance
+        groups = batch.groups
+        columns = (groups.size, groups.zero_spread, groups.reward_max, groups.reward_mean, groups.tokens)
+        for size, zero, top, mean, tokens in zip(*columns, strict=True):
+            value, average = as_float(top), as_float(mean)
+            if size < 2 or not (math.isfinite(value) and math.isfinite(average)):
+                continue
+            step.groups += 1
+            step.completions += size
+            step.tokens += tokens
+            step.reward_sum += average * size
+            if zero:
+                step.zero += 1
+                step.zero_tokens += tokens
+                step.passed += value >= high - near and low < high
+                step.failed += value <= low + near and low < high
+            self._follow(value if zero else math.nan, size, tokens, batch.step)
+        step.pass_sum = self._passes(batch, step)
+        self._keep(batch.step, step)
+
+    def restart(self) -> None:
+        """Start the pooled window over. The streak stays: one same reward everywhere does not depend on the G."""
+        self._window.clear()
+        self.totals = Totals()
+
+    @property
+    def tolerance(self) -> float:
+        """Distance below which two rewards are equal."""
+        low, high = self._range()
+        return TOLERANCE * max(high - low, 1e-3) if math.isfinite(high - low) else TOLERANCE
+
+    @property
+    def mean_level(self) -> float:
+        """Mean reward of the window relative to the range, 0 at the lowest; NaN without a range."""
+        low, high = self._range()
+        if not self.totals.completions or not high > low:
+            return math.nan
+        return (self.totals.reward_sum / self.totals.completions - low) / (high - low)
+
+    def position(self) -> Position:
+        """Where the streak's reward lies: at the top, at the floor, or neither.
+
+        A reward below the declared top that nothing in the run ever exceeded is the top that can be attained.
+        """
+        value, near = self.streak.value, self.tolerance
+        if self.declared is not None:
+            if value >= self.declared[1] - near:
+                return "top"
+            if value <= self.declared[0] + near:
+                return "floor"
+        if value > self.lowest + near and value >= self.highest - near:
+            return "top"
+        if value <= self.lowest + near and value < self.highest - near:
+            return "floor"
+        return "other"
+
+    def _range(self) -> tuple[float, float]:
+        return self.declared if self.declared is not None else (self.lowest, self.highest)
+
+    def _widen(self, batch: BatchConsumed) -> None:
+        if batch.reward_range is not None:
+            low, high = as_float(batch.reward_range[0]), as_float(batch.reward_range[1])
+            self.declared = (low, high) if math.isfinite(high - low) and low < high else None
+        lows = [value for value in map(as_float, batch.groups.reward_min) if math.isfinite(value)]
+        highs = [value for value in map(as_float, batch.groups.reward_max) if math.isfinite(value)]
+        self.lowest = min([self.lowest, *lows])
+        self.highest = max([self.highest, *highs])
+
+    def _passes(self, batch: BatchConsumed, step: Totals) -> float:
+        rate = as_float(batch.pass_rate)
+        if math.isfinite(rate):
+            return rate * step.completions
+        low, high = self._range()
+        if not high > low:
+            return 0.0
+        return (step.reward_sum - low * step.completions) / (high - low)
+
+    def _keep(self, step: int, totals: Totals) -> None:
+        if totals.groups == 0:
+            return
+        self._window.append((step, totals))
+        self.totals.add(totals, 1)
+        while self.totals.groups - self._window[0][1].groups >= GROUPS:
+            self.totals.add(self._window.popleft()[1], -1)
+        self.first_step = self._window[0][0]
+
+    def _follow(self, value: float, size: int, tokens: int, step: int) -> None:
+        """Lengthen the streak by one group, or start over; `value` is NaN for a group with spread."""
+        self._recent.append(value)
+        if math.isnan(value):
+            if self.streak.groups:
+                self.streak = Streak()
+            return
+        if self.streak.groups == 0 or abs(value - self.streak.value) > self.tolerance:
+            self.streak = Streak(value=value, first_step=step)
+        self.streak.groups += 1
+        self.streak.completions += size
+        self.streak.tokens += tokens
+        if self.streak.groups == SETTLED:
+            before = list(self._recent)[:-SETTLED]
+            self.streak.before_groups = len(before)
+            self.streak.before_same = sum(abs(v - value) <= self.tolerance for v in before)

@@ -1,0 +1,178 @@
+"""Scenarios: series in, expected transitions out, in the manner of `promtool test rules`.
+
+`batch` and `step` make one healthy event each; a test overrides what it is about. `run` puts a sequence of steps
+through an engine, numbers the events, and judges every record against the published schema.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.records import violations
+from tocsin.diagnostics.engine import Engine, Record
+from tocsin.diagnostics.rule import Rule
+from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
+from tocsin.schemas.diagnosis import Coverage, Diagnostic
+from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.events import DeviceInfo, DeviceMemory, PhasePeak, ResourcesSampled, RunStarted
+from tocsin.schemas.knobs import Knobs
+from tocsin.schemas.step import MicrobatchStats, StepCompleted
+
+GIB = 2**30
+Transition = tuple[int, str]
+"""Step and reason."""
+
+
+def started(*, kinds: Sequence[str] = ("cpu",), loss_variant: str = "", **knobs: Any) -> RunStarted:
+    """The first event of a run with these knobs and kinds of devices."""
+    devices = [DeviceInfo(name=f"{kind}:{i}", kind=kind) for i, kind in enumerate(kinds)]  # type: ignore[arg-type]
+    return RunStarted(
+        num_steps=1000,
+        seed=0,
+        knobs=Knobs(**knobs).model_dump(),
+        devices=devices,
+        versions={},
+        loss_variant=loss_variant,
+    )
+
+
+def step(**fields: Any) -> StepCompleted:
+    """A finished step in which nothing is wrong."""
+    healthy = {
+        "outcome": "updated",
+        "loss": 0.01,
+        "grad_norm": 0.5,
+        "learning_rate": 1e-4,
+        "update_ratio": 1e-4,
+        "clip_low_frac": 0.0,
+        "clip_high_frac": 0.001,
+        "ess_frac": 0.99,
+        "groups": 16,
+        "groups_trained": 12,
+        "tokens": 1200,
+        "tokens_trained": 900,
+        "seconds": {"total": 0.1},
+    }
+    return StepCompleted.model_validate({**healthy, **fields})
+
+
+def batch(
+    rewards: Sequence[Sequence[float]],
+    *,
+    reward_range: tuple[float, float] | None = (0.0, 1.0),
+    staleness: Sequence[float] = (1, 1, 1),
+    max_staleness: int = 1,
+    tokens: int = 80,
+) -> BatchConsumed:
+    """The batch of these rewards, one inner sequence per group; `staleness` is mean, p95 and max."""
+    groups = [np.asarray(group, dtype=float) for group in rewards]
+    n = len(groups)
+    flat = np.concatenate(groups)
+    columns = GroupColumns(
+        group_index=list(range(n)),
+        prompt_id=["0-00000000"] * n,
+        size=[len(group) for group in groups],
+        num_failed=[0] * n,
+        reward_mean=[float(group.mean()) for group in groups],
+        reward_std=[float(group.std()) for group in groups],
+        reward_min=[float(group.min()) for group in groups],
+        reward_max=[float(group.max()) for group in groups],
+        zero_spread=[bool(np.ptp(group) <= 1e-6) for group in groups],
+        tokens=[tokens] * n,
+        truncated=[0] * n,
+        staleness=[1] * n,
+        staleness_flight=[1] * n,
+        config_generation=[0] * n,
+    )
+    mean, p95, top = (float(value) for value in staleness)
+    return BatchConsumed(
+        groups=columns,
+        reward_range=reward_range,
+        reward_mean=float(flat.mean()),
+        pass_rate=None if reward_range is None else float((flat >= reward_range[1] - 1e-9).mean()),
+        length=Quantiles(mean=10, p50=10, p95=10, max=10),
+        length_histogram=Histogram(edges=[0, 16], counts=[len(flat)]),
+        staleness=Quantiles(mean=mean, p50=mean, p95=p95, max=top),
+        finish_reasons={"stop": len(flat)},
+        max_staleness=max_staleness,
+    )
+
+
+def memory(
+    peak_frac: float,
+    *,
+    total: int = 80 * GIB,
+    baseline_frac: float = 0.1,
+    max_tokens: int = 4096,
+    num: int = 8,
+    kind: str = "simulated",
+    phase: str = "forward_backward",
+) -> ResourcesSampled:
+    """A sample of one accelerator whose fullest phase is `phase`."""
+    peak = PhasePeak(allocated_bytes=int(total * peak_frac), reserved_bytes=int(total * peak_frac))
+    device = DeviceMemory(
+        device=f"{kind}:0",
+        kind=kind,  # type: ignore[arg-type]
+        total_bytes=total,
+        baseline_bytes=int(total * baseline_frac),
+        phases={phase: peak},
+    )
+    return ResourcesSampled(
+        devices=[device],
+        microbatches=MicrobatchStats(num=num, token_budget=max_tokens, max_tokens=max_tokens, padded_frac=0.1),
+        host_rss_bytes={"learner": GIB},
+        host_memory_frac=0.2,
+        disk_free_bytes=GIB,
+    )
+
+
+def numbered(steps: Iterable[Iterable[BaseEvent]], *, run_id: str = "r") -> list[BaseEvent]:
+    """The events of a run: inner sequences are optimizer steps, and `StepCompleted` ends its step."""
+    events: list[BaseEvent] = []
+    finished = 0
+    for group in steps:
+        for event in group:
+            finished += isinstance(event, StepCompleted)
+            envelope = {
+                "run_id": run_id,
+                "attempt": 1,
+                "seq": len(events) + 1,
+                "ts": "2026-01-31T12:00:00.000Z",
+                "mono": 0.1 * finished,
+                "step": finished,
+                "policy_version": finished,
+            }
+            events.append(event.model_copy(update=envelope))
+    return events
+
+
+def run(engine: Engine, steps: Iterable[Iterable[BaseEvent]]) -> list[Record]:
+    """Every record of `engine` for these steps, each valid against `feed_record.schema.json`."""
+    records = [record for event in numbered(steps) for record in engine.observe(event)]
+    for record in records:
+        body = json.loads(record.model_dump_json(exclude_none=True))
+        assert violations(body, "feed_record") == []
+    return records
+
+
+def diagnostics(rule: Rule, steps: Iterable[Iterable[BaseEvent]]) -> list[Diagnostic]:
+    """The diagnostic records of one rule."""
+    return [record for record in run(Engine([rule]), steps) if isinstance(record, Diagnostic)]
+
+
+def transitions(rule: Rule, steps: Iterable[Iterable[BaseEvent]]) -> list[Transition]:
+    """Step and reason of each diagnostic record of one rule."""
+    events = numbered(steps)
+    at = {event.seq: event.step for event in events}
+    engine = Engine([rule])
+    records = [record for event in events for record in engine.observe(event)]
+    return [(at[record.event_seq], record.reason) for record in records if isinstance(record, Diagnostic)]
+
+
+def unevaluated(rule: Rule, steps: Iterable[Iterable[BaseEvent]]) -> tuple[str, str] | None:
+    """Reason and detail with which `rule` is not evaluated at the end; None when it is evaluated."""
+    covers = [record for record in run(Engine([rule]), steps) if isinstance(record, Coverage)]
+    last = covers[-1].not_evaluated.get(rule.code)
+    return None if last is None else (last.reason, last.detail)
