@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tocsin.diagnostics.render import clean
 from tocsin.schemas.diagnosis import Coverage
 from tocsin.schemas.feed import ActiveCounts, WriterState
 
@@ -12,7 +13,7 @@ OPEN: Final = 1
 BAD_INPUT: Final = 2
 """Usage or bad input; nothing was done."""
 CANNOT_TELL: Final = 3
-"""No such run, a writer that went silent, or nothing evaluated: the absence of findings proves nothing."""
+"""No such run, a writer that is dead or silent, or nothing evaluated: the absence of findings proves nothing."""
 INTERRUPTED: Final = 130
 """Ctrl-C, as a shell reports it."""
 PIPE_CLOSED: Final = 141
@@ -22,20 +23,20 @@ PIPE_CLOSED: Final = 141
 def judge(active: ActiveCounts, writer: WriterState, coverage: Coverage | None, *, failed: bool = False) -> int:
     """Exit code for the state of a run. The order matters:
 
-    1. a dead or stalled writer is `CANNOT_TELL`, whatever is on record: the record is old;
+    1. a dead writer is `CANNOT_TELL`, whatever is on record: nobody looks at the run any more;
     2. anything open, or a run that `failed`, is `OPEN`;
-    3. no rule evaluated is `CANNOT_TELL`: silence is not health;
+    3. a stalled writer, or no rule evaluated, is `CANNOT_TELL`: silence is not health;
     4. the rest is `CLEAR`. A run that ended is judged by what was open at its end.
     """
-    if writer.state in ("dead", "stalled"):
+    if writer.state == "dead":
         return CANNOT_TELL
     if failed or active.critical or active.warning or active.info:
         return OPEN
-    if coverage is None or not coverage.evaluated:
+    if writer.state == "stalled" or coverage is None or not coverage.evaluated:
         return CANNOT_TELL
     return CLEAR
 
 
 def error_line(message: str) -> str:
-    """`message` as the one line that goes to standard error."""
-    return f"tocsin: {' '.join(message.split())}"
+    """`message` as the one line that goes to standard error, without what a terminal would obey."""
+    return f"tocsin: {clean(' '.join(message.split()))}"

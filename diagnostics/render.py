@@ -107,7 +107,8 @@ def _diagnostic_body(record: Diagnostic) -> str:
         return f" while {record.severity} was open since step {since}: {summary}"
     if record.state == "resolved":
         ended = record.resolved.step if record.resolved else record.last.step
-        return f": {summary.removesuffix('.')} after {plural(max(0, ended - since), 'step')}"
+        span = f"{plural(max(0, ended - since), 'step')} ({since} to {ended})"
+        return f": no longer holds after {span}; last: {summary}"
     if record.state == "no_data":
         return f": its data stopped after step {record.last.step}, open since step {since}: {summary}"
     if record.reason == "explained":

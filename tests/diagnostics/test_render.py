@@ -92,7 +92,7 @@ def test_the_preferred_action_is_shown_and_a_disabled_one_never():
         ),
         (
             {"reason": "resolved", "state": "resolved", "resolved": at(160)},
-            "RESOLVED RWD001 zero-std-groups: S after 120 steps",
+            "RESOLVED RWD001 zero-std-groups: no longer holds after 120 steps (40 to 160); last: S.",
         ),
         (
             {"reason": "run_ended"},

@@ -1,0 +1,78 @@
+"""Run folders that the real writer wrote, from the hand-written examples of every record, and the command on them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schemas.examples import EVENT_EXAMPLES, MANIFEST, RECORD_EXAMPLES
+from tocsin.diagnostics.clock import utc_text
+from tocsin.diagnostics.feed import RunWriter
+from tocsin.diagnostics.runs import write_manifest
+from tocsin.schemas.batch import BatchConsumed
+from tocsin.schemas.diagnosis import Coverage, Diagnostic
+from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.events import QueueSampled, RunEnded, RunStarted
+from tocsin.schemas.step import StepCompleted
+
+RUN = "sort-digits-1"
+
+
+def example(kind: type[Any], **changes: Any) -> Any:
+    found = next(item for item in (*EVENT_EXAMPLES, *RECORD_EXAMPLES) if isinstance(item, kind))
+    return found.model_copy(update=changes)
+
+
+class Run:
+    """A run folder below `tmp_path / runs`, held open by its writer until `kill` or `end`."""
+
+    def __init__(self, runs_dir: Path, run_id: str = RUN) -> None:
+        self.folder = runs_dir / run_id
+        self.writer = RunWriter(self.folder, run_id)
+        write_manifest(self.folder, MANIFEST.model_copy(update={"run_id": run_id}))
+        self.event(RunStarted, step=0)
+
+    def event(self, kind: type[BaseEvent], **changes: Any) -> None:
+        self.writer.event(example(kind, **{"ts": utc_text(), "attempt": 1, **changes}))
+
+    def step(self, number: int, **changes: Any) -> None:
+        for kind in (BatchConsumed, StepCompleted, QueueSampled):
+            own = {name: part for name, part in changes.items() if name in kind.model_fields}
+            self.event(kind, step=number, **own)
+
+    def healthy(self) -> "Run":
+        self.writer.record(example(Coverage))
+        return self
+
+    def firing(self, **changes: Any) -> "Run":
+        self.healthy().writer.record(example(Diagnostic, relations=[], **changes))
+        return self
+
+    def end(self, outcome: str = "completed", error: str | None = None) -> "Run":
+        self.event(RunEnded, step=3, outcome=outcome, error=error)
+        return self.kill()
+
+    def kill(self) -> "Run":
+        self.writer.close()
+        return self
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Standard output as JSON Lines; standard error must be empty."""
+    out, err = capsys.readouterr()
+    assert err == ""
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def command(*arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tocsin.diagnostics.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
