@@ -76,7 +76,7 @@ def test_a_function_that_hangs_is_killed_after_the_timeout_and_the_next_group_is
             start = time.monotonic()
             with pytest.raises(RewardTimeout, match=r"`reward_workers.timeout_s` = 0.3 s per group"):
                 await rewards(workers, "hang")
-            assert 0.3 <= time.monotonic() - start < 1.5
+            assert 0.3 <= time.monotonic() - start < 3.0
             assert wait_until_gone([pid])
             assert await rewards(workers, "fine") == [1.0]
             assert workers.restarts == 1
@@ -94,7 +94,7 @@ def test_the_event_loop_goes_on_while_a_function_hangs_or_a_worker_loads():
                 await asyncio.sleep(0.005)
                 pauses.append(time.monotonic() - start)
 
-        async with pool("hangs_on_hang", timeout_s=0.3) as workers:
+        async with pool("hangs_on_hang", timeout_s=1.0) as workers:
             heart = asyncio.create_task(beat())
             with pytest.raises(RewardTimeout):
                 await rewards(workers, "hang", "x" * 1_000_000)
@@ -102,7 +102,7 @@ def test_the_event_loop_goes_on_while_a_function_hangs_or_a_worker_loads():
             heart.cancel()
         return max(pauses)
 
-    assert asyncio.run(run()) < 0.15
+    assert asyncio.run(run()) < 0.5
 
 
 def test_a_program_started_by_a_function_is_killed_with_it():

@@ -274,4 +274,4 @@ def test_a_completion_of_a_megabyte_is_judged_in_time(function):
     start = time.monotonic()
     values, errors = answers(function, ["1 " * 500_000 + "$5$", "5"], answer="5")
     assert (values, errors) == ([0.0 if function == "exact" else 1.0, 1.0], {})
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 5.0
