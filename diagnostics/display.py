@@ -11,6 +11,7 @@ from tocsin.diagnostics.rule import Rule
 from tocsin.diagnostics.snapshot import Cell, Grid, Span
 from tocsin.diagnostics.status import Metrics, Status, count
 from tocsin.schemas.actions import Action
+from tocsin.schemas.base import NonFinite
 from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic, Evidence
 from tocsin.schemas.feed import WriterState
 from tocsin.schemas.knobs import Knob
@@ -105,7 +106,8 @@ def open_view(record: Diagnostic, *, hint: str = "") -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=9)
     table.add_column(overflow="fold")
-    word = "PENDING" if record.state == "pending" else render.headline(record)
+    words = {"pending": "PENDING", "no_data": "NO DATA"}
+    word = words.get(record.state, record.severity.upper())
     title = f"{record.code} {record.name}, since step {render.onset(record)}"
     table.add_row(Text(word, style=render.severity_style(record.severity)), Text(title, style="bold"))
     table.add_row("", Text(render.clean(record.summary)))
@@ -198,12 +200,18 @@ def rule_table(rules: Iterable[Rule]) -> Table:
 
 
 def knob_table(knobs: Iterable[Knob]) -> Table:
-    """The registry of knobs."""
-    table = listing("knob", "default", "from", "to", "effective", "what it is")
+    """The registry of knobs: default, bounds, when a change takes effect, and what it is."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
     for knob in knobs:
-        effective = knob.effective.replace("_", " ")
-        bounds = (render.number(knob.min), render.number(knob.max))
-        table.add_row(Text(knob.path, style="bold"), render.value(knob.default), *bounds, effective, knob.description)
+        bounds = f"{render.number(knob.min)} to {render.number(knob.max)}"
+        if knob.type == "bool":
+            bounds = "false or true"
+        unit = f" {knob.unit}" if knob.unit else ""
+        effective = f"effective {knob.effective.replace('_', ' ')}"
+        table.add_row(knob.path, Text(f"{render.value(knob.default)}{unit}, {bounds}, {effective}"))
+        table.add_row("", Text(knob.description, style=render.QUIET))
     return table
 
 
@@ -213,7 +221,7 @@ def grid_table(grid: Grid, *, around: int) -> Table:
     `x3` beside an event type: the step has three of them and the last one is shown.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("metric", overflow="fold", header_style="bold")
+    table.add_column("metric", no_wrap=True, header_style="bold")
     for step in grid.steps:
         style = "bold" if step == around else ""
         table.add_column(f"step {step}", justify="right", overflow="fold", header_style="bold", style=style)
@@ -236,10 +244,10 @@ def _cell(leaf: Cell | None) -> str:
     if leaf is None:
         return "-"
     if isinstance(leaf, Span):
-        low, high = render.number(leaf.low), render.number(leaf.high)
+        low, high = f"{leaf.low:.3g}", f"{leaf.high:.3g}"
         return low if low == high else f"{low}..{high}"
     if isinstance(leaf, str):
         return render.clean(leaf)
     if isinstance(leaf, bool):
         return "yes" if leaf else "no"
-    return render.number(leaf)
+    return leaf.nonfinite if isinstance(leaf, NonFinite) else f"{leaf:.4g}"

@@ -160,10 +160,13 @@ def _action_body(record: ActionRecord) -> str:
 
 
 def _coverage_body(record: Coverage) -> str:
+    """How many rules are evaluated, and the codes of the others by reason; details stand in `tocsin status`."""
     total = len(record.evaluated) + len(record.not_evaluated)
-    text = f"{record.health}: {len(record.evaluated)} of {plural(total, 'rule')} evaluated"
-    reasons = [f"{clean(code)} ({not_evaluated(why.reason, why.detail)})" for code, why in record.not_evaluated.items()]
-    return f"{text}; not {', '.join(reasons)}" if reasons else text
+    by_reason: dict[str, list[str]] = {}
+    for code, why in record.not_evaluated.items():
+        by_reason.setdefault(why.reason, []).append(clean(code))
+    reasons = [f"; {reason.replace('_', ' ')}: {', '.join(codes)}" for reason, codes in by_reason.items()]
+    return f"{record.health}: {len(record.evaluated)} of {plural(total, 'rule')} evaluated{''.join(reasons)}"
 
 
 def not_evaluated(reason: str, detail: str) -> str:

@@ -3,19 +3,20 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.schemas.examples import EVENT_EXAMPLES, MANIFEST, RECORD_EXAMPLES
+from tests.schemas.examples import CPU, EVENT_EXAMPLES, MANIFEST, RECORD_EXAMPLES
 from tocsin.diagnostics.clock import utc_text
 from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.runs import write_manifest
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import QueueSampled, RunEnded, RunStarted
+from tocsin.schemas.events import DeviceInfo, QueueSampled, RunEnded, RunStarted
 from tocsin.schemas.step import StepCompleted
 
 RUN = "sort-digits-1"
@@ -29,11 +30,11 @@ def example(kind: type[Any], **changes: Any) -> Any:
 class Run:
     """A run folder below `tmp_path / runs`, held open by its writer until `kill` or `end`."""
 
-    def __init__(self, runs_dir: Path, run_id: str = RUN) -> None:
+    def __init__(self, runs_dir: Path, run_id: str = RUN, devices: Sequence[DeviceInfo] = (CPU,)) -> None:
         self.folder = runs_dir / run_id
         self.writer = RunWriter(self.folder, run_id)
         write_manifest(self.folder, MANIFEST.model_copy(update={"run_id": run_id}))
-        self.event(RunStarted, step=0)
+        self.event(RunStarted, step=0, devices=list(devices))
 
     def event(self, kind: type[BaseEvent], **changes: Any) -> None:
         self.writer.event(example(kind, **{"ts": utc_text(), "attempt": 1, **changes}))

@@ -133,11 +133,15 @@ def test_a_coverage_record_says_what_is_not_evaluated_and_why():
         event_seq=2,
         at=at(1),
         evaluated=["POL015", "RWD001"],
-        not_evaluated={"SYS001": NotEvaluated(reason="not_applicable", detail="no accelerator")},
+        not_evaluated={
+            "OFF001": NotEvaluated(reason="warm_up", detail="fewer than 10 batches were seen"),
+            "POL003": NotEvaluated(reason="warm_up", detail="fewer than 5 steps were seen"),
+            "SYS001": NotEvaluated(reason="not_applicable", detail="no accelerator"),
+        },
         health="ok",
     )
     assert render.line(record) == (
-        "[tocsin] COVERAGE ok: 2 of 3 rules evaluated; not SYS001 (not applicable: no accelerator)"
+        "[tocsin] COVERAGE ok: 2 of 5 rules evaluated; warm up: OFF001, POL003; not applicable: SYS001"
     )
 
 
