@@ -48,7 +48,7 @@ class Timing:
     """Consecutive evaluations without input before a firing diagnostic turns to `no_data`."""
     silent_after: int = 50
     """Optimizer steps without the trigger before the rule counts as without input."""
-    reminder_every: int = 250
+    reminder_every: int = 500
     """Evaluations at which the condition held between two reminders."""
     reopen_within: int = 50
     """A return within so many evaluations after the resolution belongs to the same episode."""
@@ -82,6 +82,11 @@ class Finding:
     proposals: tuple[Proposal, ...] = ()
     causes: tuple[Cause, ...] | None = None
     """Ranking for this finding; by default the rule's own."""
+
+    def __post_init__(self) -> None:
+        # Checked here, inside the rule's own boundary, because a record that cannot be built would stop the engine.
+        if len(self.summary) > 160 or not self.evidence:
+            raise ValueError(f"finding must have evidence and at most 160 characters, got `{self.summary}`")
 
 
 Answer = Finding | NotEvaluated | None

@@ -104,19 +104,18 @@ def memory(
     peak_frac: float,
     *,
     total: int = 80 * GIB,
-    baseline_frac: float = 0.1,
     max_tokens: int = 4096,
     num: int = 8,
     kind: str = "simulated",
     phase: str = "forward_backward",
 ) -> ResourcesSampled:
-    """A sample of one accelerator whose fullest phase is `phase`."""
+    """A sample of one accelerator, a tenth of it in use outside any phase, whose fullest phase is `phase`."""
     peak = PhasePeak(allocated_bytes=int(total * peak_frac), reserved_bytes=int(total * peak_frac))
     device = DeviceMemory(
         device=f"{kind}:0",
         kind=kind,  # type: ignore[arg-type]
         total_bytes=total,
-        baseline_bytes=int(total * baseline_frac),
+        baseline_bytes=total // 10,
         phases={phase: peak},
     )
     return ResourcesSampled(
