@@ -17,6 +17,9 @@ POLARISED: Final = 0.5
 WILSON_Z: Final = 2.0
 SHRINK: Final = 4.0
 """Learning is granted to cut the share of groups with another outcome to a quarter within one streak."""
+CLEARLY_BELOW: Final = 0.1
+"""Share of groups with another outcome that must surely have been there before. With fewer, a learner that becomes
+perfect and stays so for long enough would look just as improbable."""
 CHANCE: Final = 1e-6
 """Probability below which a streak at the top is no longer taken for luck."""
 
@@ -53,7 +56,7 @@ def is_sudden(streak: Streak) -> bool:
     z2 = WILSON_Z**2
     spread = WILSON_Z * math.sqrt(other * (1 - other) / n + z2 / (4 * n * n))
     lower = max(0.0, (other + z2 / (2 * n) - spread) / (1 + z2 / n))
-    return streak.groups * -math.log1p(-lower / SHRINK) >= -math.log(CHANCE)
+    return lower >= CLEARLY_BELOW and streak.groups * -math.log1p(-lower / SHRINK) >= -math.log(CHANCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class ZeroStdGroups(Rule):
     nothing to learn from in any reading, so it fires, as critical. At the top it may be a learner that has arrived.
     There the streak must be impossible as learning: with the share of groups that ended otherwise in the 128 groups
     before (lower confidence bound), cut to a quarter for what may have been learned, its probability must be below
-    one in a million. Without a past to compare with it stays at info.
+    one in a million, and that share must surely have been a tenth or more. Without a past to compare with it stays at info.
 
     *Excess*: z must reach `fire` and exceed, by three standard errors, the share expected when difficulty is as
     polarised as a Beta distribution of concentration 0.5 at the pooled pass rate. The bound p^G + (1 - p)^G alone is

@@ -140,6 +140,7 @@ def test_expected_share_is_the_binomial_bound_and_natural_share_lies_above_it() 
         (64, 0, True),  # nothing passed before, now everything
         (64, 64, False),  # half passed before: too short a streak
         (160, 64, True),
+        (100_000, 120, False),  # close to the ceiling before, perfect ever since
         (4096, 128, False),  # everything passed before: the ceiling, however long it lasts
     ],
 )
