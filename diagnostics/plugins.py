@@ -27,7 +27,7 @@ class Extension:
     """Top-level modules without which the command cannot start."""
 
 
-TRAINING: Final = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow", "tenacity")
+TRAINING: Final = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow")
 
 EXTENSIONS: Final = {
     "train": Extension(help="Train a language model by asynchronous GRPO.", extra="train", needs=TRAINING),

@@ -19,7 +19,8 @@ class ModelConfig(Model):
     path: str
     """Folder or hub id of a transformers causal language model with a fast tokenizer."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of weights and of the forward pass. Log-probs are always taken in float32."""
+    """Precision of the forward pass and of the sampler's weights. The learner keeps float32 weights, and log-probs are
+    always taken in float32."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     max_length: PositiveInt | None = None
     """Longest prompt plus completion, in tokens; by default what the model's configuration allows."""
@@ -65,7 +66,7 @@ class RewardConfig(Model):
     """Column that a built-in verifier compares with."""
     pattern: str | None = None
     """Regular expression for `regex`; its first group is compared with the answer if there is one."""
-    range: tuple[FiniteFloat, FiniteFloat] | None = None
+    range: Annotated[tuple[FiniteFloat, FiniteFloat] | None, Field(strict=False)] = None
     """Smallest and largest value of a callable; built-in verifiers have (0, 1). Enables pass rates."""
 
     @property

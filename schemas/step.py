@@ -53,11 +53,11 @@ class StepCompleted(BaseEvent):
     """
 
     type: Literal["step_completed"] = "step_completed"
-    outcome: Literal["updated", "no_signal", "nonfinite", "empty"]
+    outcome: Literal["updated", "no_signal", "nonfinite"]
     """`no_signal`: every group had zero spread, so there was nothing to update. `nonfinite`: the update was
-    skipped because the loss, the gradient or a log-prob was not finite. `empty`: every group failed."""
+    skipped because the loss, the gradient or a log-prob was not finite."""
     nonfinite: list[str] = []
-    """What was not finite: `loss`, `grad_norm`, `learner_logprob`, `sampler_logprob`, `parameters`."""
+    """What was not finite: `loss`, `grad_norm`, `learner_logprob`, `sampler_logprob`."""
     loss: Number | None = None
     """Sum over tokens times their weights; near zero on-policy by construction, so no sign of progress."""
     grad_norm: Number | None = None

@@ -145,9 +145,9 @@ def batch_event(
             reward_mean=float(reward_C.mean()),
             pass_rate=None if reward_range is None else _share(reward_C >= reward_range[1] - PASS_TOLERANCE),
             components=_component_means(groups),
-            length=_quantiles(length_C),
+            length=quantiles(length_C),
             length_histogram=_length_histogram(length_C),
-            staleness=_quantiles(stale_C),
+            staleness=quantiles(stale_C),
             finish_reasons=dict(Counter(reasons)),
             max_staleness=max_staleness,
         )
@@ -205,9 +205,10 @@ def _length_histogram(length_C: Integers) -> Histogram:
     return Histogram(edges=[float(edge) for edge in edges], counts=counts.tolist())
 
 
-def _quantiles(values: Integers) -> Quantiles:
+def quantiles(values: Integers | Doubles) -> Quantiles:
+    """Mean, median, 95th percentile and maximum of at least one value."""
     p50, p95 = np.quantile(values, (0.5, 0.95)).tolist()
-    return Quantiles(mean=float(values.mean()), p50=p50, p95=p95, max=int(values.max()))
+    return Quantiles(mean=float(values.mean()), p50=p50, p95=p95, max=float(values.max()))
 
 
 def _moments(ratio_N: Doubles, staleness_N: Integers) -> list[RatioMoments]:

@@ -143,7 +143,7 @@ def test_a_count_is_never_negative():
 
 def test_a_measured_field_that_is_left_out_is_absent_and_not_zero():
     event = StepCompleted(
-        outcome="empty", learning_rate=1e-4, groups=0, groups_trained=0, tokens=0, tokens_trained=0, seconds={}
+        outcome="no_signal", learning_rate=1e-4, groups=0, groups_trained=0, tokens=0, tokens_trained=0, seconds={}
     )
     assert event.loss is None
     assert "loss" not in event.model_dump(exclude_none=True)

@@ -1,0 +1,84 @@
+"""`tocsin train` and `tocsin demo`. Importing this module imports no machine-learning library."""
+
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from tocsin.diagnostics.errors import BAD_INPUT, INTERRUPTED, error_line
+from tocsin.schemas.config import FaultConfig, RunConfig
+from tocsin.trainer.demo import ONSET_STEP, STEPS, demo_config, prepare_demo
+from tocsin.trainer.launch import ConfigError, new_run, read_config, resume_run
+
+FAULTS = get_args(FaultConfig.model_fields["name"].annotation)
+
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder that holds the runs.", metavar="DIR")]
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="Launch value of a knob; repeatable.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its newest checkpoint.")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Train a language model by asynchronous GRPO. Exit code 0: completed, 1: failed, 2: bad input.
+
+    Ctrl-C or SIGTERM writes a checkpoint and ends with 130 or 143.
+
+    \b
+    Example:
+        tocsin train run.toml --set learning_rate=1e-5
+    """
+    if (config is None) == (resume is None):
+        _refuse(ConfigError("train: give either CONFIG.toml or --resume RUN; `tocsin demo` needs neither"))
+    try:
+        if resume is not None:
+            code = resume_run(resume, runs_dir, settings or [])
+        else:
+            assert config is not None
+            code = new_run(read_config(config, settings or []), runs_dir, config.stem, None)
+    except ValueError as error:
+        _refuse(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(code)
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, model and sampling.")] = 0,
+    fault: Annotated[str | None, typer.Option(metavar="NAME", help=f"Plant a fault: {', '.join(FAULTS)}.")] = None,
+    onset: Annotated[int, typer.Option(min=0, metavar="STEP", help="First step of the planted fault.")] = ONSET_STEP,
+    steps: Annotated[int, typer.Option(min=20, help="Optimizer steps.")] = STEPS,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Watch a small model learn in two minutes. Exit code 0: completed, 1: failed, 2: bad input.
+
+    \b
+    Example:
+        tocsin demo --seed 1 --fault constant-reward
+    """
+    if fault is not None and fault not in FAULTS:
+        _refuse(ConfigError(f"--fault must be one of {', '.join(FAULTS)}, got `{fault}`"))
+    planted = None if fault is None else FaultConfig.model_validate({"name": fault, "onset_step": onset})
+
+    def prepare(folder: Path, progress: Any) -> RunConfig:
+        prepare_demo(folder, progress, seed=seed)
+        return demo_config(folder, seed=seed, steps=steps, fault=planted)
+
+    try:
+        code = new_run(demo_config(Path("."), seed=seed, steps=steps, fault=planted), runs_dir, "demo", prepare)
+    except ValueError as error:
+        _refuse(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(code)
+
+
+def _refuse(error: ValueError) -> None:
+    for line in str(error).splitlines():
+        typer.echo(error_line(line), err=True)
+    raise typer.Exit(BAD_INPUT)

@@ -1,0 +1,245 @@
+"""The learner: groups to one optimizer step, and everything that happened on the way.
+
+    groups -> advantages -> micro-batches -> loss -> backward ... -> clip -> AdamW
+
+One rank. Running out of device memory halves the token budget and tries the step again, which changes nothing but
+memory and time; a loss, gradient or log-prob that is not finite skips the update and says so.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tocsin.schemas.config import RunConfig
+from tocsin.schemas.knobs import LIMITS, Knobs
+from tocsin.schemas.step import MicrobatchStats, StepCompleted
+from tocsin.trainer import batching
+from tocsin.trainer.advantages import StepSamples, samples
+from tocsin.trainer.data import Group, Ints
+from tocsin.trainer.devices import memory_meter
+from tocsin.trainer.loss import policy_loss, token_logprobs
+from tocsin.trainer.models import eos_ids, load_model, load_tokenizer, max_length, pad_id, resolve_device
+from tocsin.trainer.pipes import Stopwatch
+from tocsin.trainer.sampling import sequence_logprobs
+from tocsin.trainer.stats import StepTokens
+
+OPTIMIZER_FILE: Final = "optimizer.pt"
+SLOW_LEARNER_S: Final = 0.6
+"""What the fault `slow-learner` adds to a step: several times a step of the embedded task."""
+
+
+class OutOfMemory(RuntimeError):
+    """Not even the smallest token budget fits into the device's memory."""
+
+
+@dataclass
+class _Gradient:
+    """What one pass over all micro-batches left behind, besides the gradients in the parameters."""
+
+    loss: float = 0.0
+    tokens: StepTokens = field(default_factory=StepTokens)
+    microbatches: MicrobatchStats | None = None
+
+
+class Learner:
+    """Policy, optimizer and reference model. Not thread-safe; one owner."""
+
+    def __init__(self, config: RunConfig, model_path: str | Path, knobs: Knobs):
+        torch.set_num_threads(config.device.threads)
+        self.config = config
+        self.device = resolve_device(config.device.learner)
+        self.tokenizer = load_tokenizer(model_path)
+        self.model = self._load(model_path)
+        self.pad_id = pad_id(self.tokenizer)
+        self.eos_ids = eos_ids(self.model, self.tokenizer)
+        self.max_length = max_length(self.model, config.model)
+        self.reference = self._load(config.model.path) if knobs.kl_beta > 0 else None
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        settings = config.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=knobs.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+        weight_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
+        self.meter = memory_meter(config.device, self.device, weight_bytes)
+        self.last_microbatches: MicrobatchStats | None = None
+
+    def _load(self, path: str | Path) -> Any:
+        # float32 whatever `model.dtype` says: updates of 1e-6 vanish in bfloat16 weights. Autocast does the rest.
+        return load_model(path, dtype="float32", attention=self.config.model.attention, device=self.device)
+
+    def _precision(self) -> torch.autocast:
+        dtype = getattr(torch, self.config.model.dtype)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not torch.float32)
+
+    def learning_rate(self, step: int, knobs: Knobs) -> float:
+        """Learning rate of the update number `step` (0-based): peak times warm-up times decay."""
+        settings = self.config.optimizer
+        if step < settings.warmup_steps:
+            return knobs.learning_rate * (step + 1) / settings.warmup_steps
+        done = (step - settings.warmup_steps) / max(1, self.config.steps - settings.warmup_steps)
+        decay = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+        return knobs.learning_rate * decay[settings.schedule]
+
+    def step(self, groups: Sequence[Group], knobs: Knobs, step: int) -> StepCompleted:
+        """One attempt at optimizer step number `step`. Raises `OutOfMemory`."""
+        watch = Stopwatch()
+        chosen = samples(groups, self.config.loss, knobs, step=step)
+        rate = self.learning_rate(step, knobs)
+        facts: dict[str, Any] = {
+            "learning_rate": rate,
+            "groups": chosen.groups,
+            "groups_trained": chosen.groups_trained,
+            "tokens": chosen.tokens,
+            "tokens_trained": chosen.tokens_trained,
+        }
+        if not chosen.trained:
+            watch.lap("forward_backward")
+            return StepCompleted(outcome="no_signal", seconds=watch.laps, **facts)
+        gradient, retries = self._fitting_gradient(chosen, knobs, step)
+        self.last_microbatches = gradient.microbatches
+        watch.lap("forward_backward")
+        self._slow_down(step)
+        with self.meter.phase("optimizer"):
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, knobs.grad_clip))
+            wrong = gradient.tokens.nonfinite()
+            wrong += [n for n, v in (("loss", gradient.loss), ("grad_norm", grad_norm)) if not math.isfinite(v)]
+            update_ratio = None if wrong else self._update(rate)
+            self.optimizer.zero_grad(set_to_none=True)
+        watch.lap("optimizer")
+        return StepCompleted(
+            outcome="nonfinite" if wrong else "updated",
+            nonfinite=wrong,
+            loss=gradient.loss,
+            grad_norm=grad_norm,
+            grad_clip=knobs.grad_clip,
+            update_ratio=update_ratio,
+            microbatches=gradient.microbatches,
+            oom_retries=retries,
+            seconds=watch.laps,
+            **facts,
+            **vars(gradient.tokens.finish(knobs)),
+        )
+
+    def _fitting_gradient(self, chosen: StepSamples, knobs: Knobs, step: int) -> tuple[_Gradient, int]:
+        """Gradients of the step, with the token budget halved until it fits; and how often it was halved."""
+        budget, retries = knobs.microbatch_tokens, 0
+        while True:
+            try:
+                with self.meter.phase("forward_backward"):
+                    return self._gradient(chosen, knobs, budget, step), retries
+            except torch.OutOfMemoryError as error:
+                self.optimizer.zero_grad(set_to_none=True)
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                largest = max(sample.num_tokens for sample in chosen.trained)
+                if budget <= max(largest, LIMITS["microbatch_tokens"].low):
+                    raise OutOfMemory(
+                        f"a single completion of {largest} tokens does not fit into the device's memory; "
+                        "lower `max_completion_tokens` or use a smaller model"
+                    ) from error
+                budget, retries = max(budget // 2, largest), retries + 1
+
+    def _gradient(self, chosen: StepSamples, knobs: Knobs, budget: int, step: int) -> _Gradient:
+        batches = batching.microbatches(chosen.trained, budget, pad_id=self.pad_id)
+        result = _Gradient(microbatches=batching.describe(batches, budget))
+        for batch in batches:
+            self.meter.before_microbatch(batch.padded_tokens)
+            tensors = batching.to_tensors(batch, self.device)
+            logp_BT, entropy_BT = self._logprobs(self.model, tensors)
+            ref_BT = None
+            if self.reference is not None:
+                with torch.no_grad():
+                    ref_BT, _ = self._logprobs(self.reference, tensors)
+            terms = policy_loss(
+                logp_BT, entropy_BT, tensors, variant=self.config.loss.variant, knobs=knobs, ref_logp_BT=ref_BT
+            )
+            loss = terms.loss * math.nan if self._poisoned(step) else terms.loss
+            loss.backward()  # type: ignore[no-untyped-call]
+            result.loss += float(loss.detach())
+            result.tokens.append(terms)
+        return result
+
+    def _logprobs(self, model: Any, batch: batching.TensorBatch) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            logits_BTV = model(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+                use_cache=False,
+                logits_to_keep=batch.num_logits,
+            ).logits[:, :-1]
+        return token_logprobs(logits_BTV, batch.completion_ids, batch.temperature)
+
+    def _update(self, rate: float) -> float:
+        """Apply the gradients; returns the L2 norm of the change over that of the parameters."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        changes = [self._change(parameter, rate) for parameter in self.parameters if parameter.grad is not None]
+        return float(_norm(changes) / _norm([p.detach() for p in self.parameters]))
+
+    def _change(self, parameter: Tensor, rate: float) -> Tensor:
+        """What AdamW just subtracted, from its own state: a copy of all weights would cost their memory again."""
+        settings, state = self.config.optimizer, self.optimizer.state[parameter]
+        count = float(state["step"])
+        mean = state["exp_avg"] / (1 - settings.beta1**count)
+        square = state["exp_avg_sq"] / (1 - settings.beta2**count)
+        change: Tensor = mean / (square.sqrt() + settings.eps) + settings.weight_decay * parameter.detach()
+        return change * rate
+
+    def probe(self, ids: Ints) -> Tensor:
+        """[rows, L - 1] log-probs of the probe tokens under the weights held now, on the CPU."""
+        with self._precision():
+            return sequence_logprobs(self.model, torch.from_numpy(ids).long().to(self.device)).cpu()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every trainable parameter by name, on the CPU. A tied one appears once, as it does in the sampler."""
+        return {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output layer."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def save_model(self, folder: Path) -> None:
+        """Write model and tokenizer; the folder can be used as `model.path`."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save(self, folder: Path) -> None:
+        """Write model, tokenizer and optimizer state."""
+        self.save_model(folder)
+        torch.save({"optimizer": self.optimizer.state_dict(), "rng": torch.get_rng_state()}, folder / OPTIMIZER_FILE)
+
+    def restore(self, folder: Path) -> None:
+        """Read the optimizer state of a checkpoint; the weights were loaded with the model."""
+        state = torch.load(folder / OPTIMIZER_FILE, weights_only=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+
+    def _poisoned(self, step: int) -> bool:
+        """The fault `nan`: two of three losses are not a number, so that the run goes on between them."""
+        fault = self.config.fault
+        return fault is not None and fault.name == "nan" and step >= fault.onset_step and step % 3 != 2
+
+    def _slow_down(self, step: int) -> None:
+        """The fault `slow-learner`."""
+        fault = self.config.fault
+        if fault is not None and fault.name == "slow-learner" and step >= fault.onset_step:
+            time.sleep(SLOW_LEARNER_S)
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    norms = torch.stack([torch.linalg.vector_norm(tensor.float()) for tensor in tensors])
+    total: Tensor = torch.linalg.vector_norm(norms)
+    return total

@@ -1,0 +1,306 @@
+"""The learner's hand on the rollout process: starts it, feeds it, keeps the books, replaces it when it dies.
+
+Everything that must survive the rollout process is kept here: which slots are open, which groups wait in the queue,
+and the ledger. `collect` returns the groups of one step, whole and in order.
+"""
+
+import contextlib
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.context import SpawnProcess
+from typing import Any, Final
+
+from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed, SamplerSampled
+from tocsin.schemas.knobs import Knobs
+from tocsin.trainer.data import Failure, Group, GroupRequest
+from tocsin.trainer.ledger import GroupLedger
+from tocsin.trainer.messages import (
+    BatchSampled,
+    Done,
+    Evaluate,
+    Evaluated,
+    Failed,
+    Fatal,
+    Launched,
+    Opened,
+    ProcessNews,
+    Ready,
+    Retune,
+    Setup,
+    Stop,
+    Sync,
+    Synced,
+)
+from tocsin.trainer.pipes import PipeClosed, read_in_thread
+from tocsin.trainer.processes import SPAWN, start_child
+from tocsin.trainer.rollout import rollout_process
+from tocsin.trainer.slots import Slot
+
+POLL_S: Final = 0.2
+"""How often a wait looks at the stop flag."""
+MAX_RESTARTS: Final = 3
+START_TIMEOUT_S: Final = 120.0
+
+
+class RolloutError(RuntimeError):
+    """The rollout side cannot go on."""
+
+
+class RolloutInputError(ValueError):
+    """The user's reward function or data is at fault; the message says what to mend."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop while it waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGroup:
+    """A scored group that waits for the learner."""
+
+    group: Group
+    arrived: float
+    """Monotonic clock."""
+    version: int
+    """Step of the learner's weights when it arrived."""
+
+
+class RolloutClient:
+    """One rollout process and the books about it. Used from the learner's main thread only."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._messages: queue.Queue[Any] = queue.Queue()
+        self.ledger = GroupLedger()
+        self.open_slots: dict[int, Slot] = {}
+        """Slots by group index, of every group that the learner has not consumed."""
+        self.queued: dict[int, QueuedGroup] = {}
+        self.synced: list[Synced] = []
+        self.evaluated: list[Evaluated] = []
+        self.failures: Counter[str] = Counter()
+        """Completions and rows that failed, by cause."""
+        self.version = 0
+        """Step of the learner's newest weights."""
+        self.sampler_wait_s = 0.0
+        """Time the sampler stood still for free slots since the last `take_sampler_wait`."""
+        self.tokens = 0
+        """Completion tokens generated for training."""
+        self.next_step = 0
+        """First step whose slots are not open yet."""
+        self.next_index = 0
+        """First group index that was never given to a slot."""
+        self._restarts = 0
+        self._setup: Setup | None = None
+        self._last_sync: Sync | None = None
+        self._pending_evaluation: Evaluate | None = None
+        self.emit: Callable[[BaseEvent], None] = lambda event: None
+        self.should_stop: Callable[[], bool] = lambda: False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Ready: self._note_ready,
+            Opened: lambda message: self._open(message.slots),
+            Launched: self._launch,
+            Done: self._arrive,
+            Failed: self._fail,
+            Synced: self.synced.append,
+            Evaluated: self._take_evaluation,
+            BatchSampled: self._sampled,
+            ProcessNews: self._note_news,
+            Fatal: self._end,
+            PipeClosed: self._revive,
+        }
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self._connection, child = SPAWN.Pipe()
+        self.process: SpawnProcess = SPAWN.Process(
+            target=rollout_process, args=(child, self._threads), name="tocsin-rollout"
+        )
+        start_child(self.process, threads=self._threads)
+        child.close()
+        self._messages = queue.Queue()
+        read_in_thread(self._connection, self._messages.put, name="rollout")
+
+    def setup(self, setup: Setup) -> None:
+        """Hand over everything the process needs, once."""
+        self._setup = setup
+        self.next_step, self.next_index = setup.next_step, setup.next_index
+        self.open_slots = {slot.index: slot for slot in setup.reissue}
+        self._send(setup)
+
+    def sync(self, message: Sync) -> None:
+        """Announce new weights; the answer comes into `synced`."""
+        self._last_sync = message
+        self.version = message.version
+        self._send(message)
+
+    def retune(self, knobs: Knobs, config_generation: int) -> None:
+        """Tell the process about new knob values."""
+        assert self._setup is not None
+        self._setup = replace(self._setup, knobs=knobs, config_generation=config_generation)
+        self._send(Retune(knobs, config_generation))
+
+    def evaluate(self, version: int) -> None:
+        """Ask for an evaluation of the weights of the last `sync`; the answer comes into `evaluated`."""
+        self._pending_evaluation = Evaluate(version)
+        self._send(self._pending_evaluation)
+
+    def collect(self, step: int) -> list[QueuedGroup]:
+        """All groups of `step`, in order of index. Blocks until they are there.
+
+        Raises `Interrupted`, `RolloutError`, `RolloutInputError`.
+        """
+        while not self._whole(step):
+            self.pump()
+        indices = sorted(index for index, slot in self.open_slots.items() if slot.step == step)
+        taken = []
+        for index in indices:
+            taken.append(self.queued.pop(index))
+            del self.open_slots[index]
+            self.ledger.consume(index)
+        return taken
+
+    def _whole(self, step: int) -> bool:
+        wanted = [index for index, slot in self.open_slots.items() if slot.step == step]
+        return bool(wanted) and all(index in self.queued for index in wanted)
+
+    def wait_for_sync(self, version: int) -> None:
+        """Block until the sampler holds `version`. Raises like `collect`."""
+        while self._last_sync is not None and not any(answer.version >= version for answer in self.synced):
+            self.pump()
+
+    def wait_for_evaluation(self) -> None:
+        """Block until no evaluation is under way. Raises like `collect`."""
+        while self._pending_evaluation is not None:
+            self.pump()
+
+    def pump(self, *, block: bool = True) -> None:
+        """Take in what the process said; waits for one message unless `block` is off."""
+        try:
+            self._handle(self._messages.get(timeout=POLL_S if block else 0.0))
+            while True:
+                self._handle(self._messages.get_nowait())
+        except queue.Empty:
+            pass
+        if block and self.should_stop():
+            raise Interrupted
+
+    def take_sampler_wait(self) -> float:
+        """Seconds that the sampler waited for slots since the last call."""
+        seconds, self.sampler_wait_s = self.sampler_wait_s, 0.0
+        return seconds
+
+    def _handle(self, message: Any) -> None:
+        self._handlers[type(message)](message)
+
+    def _note_ready(self, message: Ready) -> None:
+        self.emit(ComponentHeartbeat(component="rollout", state="started", detail=f"pid {self.process.pid}"))
+
+    def _note_news(self, message: ProcessNews) -> None:
+        self.emit(ComponentHeartbeat(component=message.component, state=message.state, detail=message.detail))
+
+    def _launch(self, message: Launched) -> None:
+        for slot in message.slots:
+            self.ledger.launch(slot.index, slot.step)
+
+    def _take_evaluation(self, message: Evaluated) -> None:
+        self._pending_evaluation = None
+        self.evaluated.append(message)
+
+    def _end(self, message: Fatal) -> None:
+        raise RolloutInputError(message.error) if message.user_error else RolloutError(message.error)
+
+    def _open(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            self.open_slots[slot.index] = slot
+            self.next_step = max(self.next_step, slot.step + 1)
+            self.next_index = max(self.next_index, slot.index + 1)
+
+    def _arrive(self, message: Done) -> None:
+        group = message.group
+        index = group.request.index
+        self.ledger.arrive(index)
+        self.queued[index] = QueuedGroup(group, time.monotonic(), self.version)
+        self._report(group.request, message.failures)
+
+    def _fail(self, message: Failed) -> None:
+        index = message.request.index
+        del self.open_slots[index]
+        self._open([message.replacement])
+        self.ledger.fail(index, message.failures[0].cause)
+        self._report(message.request, message.failures)
+
+    def _report(self, request: GroupRequest, failures: list[Failure]) -> None:
+        for failure in failures:
+            self.failures[failure.cause] += failure.completions
+            self.emit(
+                RolloutFailed(
+                    cause=failure.cause,
+                    prompt_id=request.prompt.id,
+                    group_index=request.index,
+                    completions=failure.completions,
+                    whole_group=failure.whole_group,
+                    error=failure.error,
+                )
+            )
+
+    def _sampled(self, message: BatchSampled) -> None:
+        self.sampler_wait_s += message.waited_s
+        if message.purpose == "train":
+            self.tokens += message.tokens
+        self.emit(
+            SamplerSampled(
+                sampler="local",
+                version=message.version,
+                groups=message.groups,
+                completions=message.completions,
+                tokens=message.tokens,
+                seconds=message.seconds,
+                purpose=message.purpose,
+            )
+        )
+
+    def _revive(self, message: PipeClosed) -> None:
+        """The process is gone: start another one and hand it the groups that were lost with it."""
+        self.process.join(1.0)
+        detail = f"exit code {self.process.exitcode}"
+        self.emit(ComponentHeartbeat(component="rollout", state="died", detail=detail))
+        if self._setup is None or self._restarts >= MAX_RESTARTS:
+            raise RolloutError(f"the rollout process ended with {detail}, after {self._restarts} restarts")
+        self._restarts += 1
+        for index in list(self.ledger.in_flight):
+            self.ledger.fail(index, "worker_died")
+        self._connection.close()
+        self._spawn()
+        lost = [slot for index, slot in sorted(self.open_slots.items()) if index not in self.queued]
+        self._send(replace(self._setup, next_step=self.next_step, next_index=self.next_index, reissue=_by_step(lost)))
+        if self._last_sync is not None:
+            self._send(self._last_sync)
+        if self._pending_evaluation is not None:
+            self._send(self._pending_evaluation)
+        self.emit(ComponentHeartbeat(component="rollout", state="restarted", detail=f"{len(lost)} groups issued again"))
+
+    def outstanding(self) -> list[Slot]:
+        """Every open slot, in the order in which its group would be issued again."""
+        return _by_step(list(self.open_slots.values()))
+
+    def _send(self, message: Any) -> None:
+        # A process that is gone is noticed by the reader, which starts another one with everything it needs.
+        with contextlib.suppress(OSError):
+            self._connection.send(message)
+
+    def stop(self) -> None:
+        """End the process in good order, or kill it."""
+        self._send(Stop())
+        self.process.join(5.0)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self._connection.close()
+
+
+def _by_step(slots: list[Slot]) -> list[Slot]:
+    return sorted(slots, key=lambda slot: (slot.step, slot.replacement, slot.index))

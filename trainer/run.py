@@ -1,0 +1,260 @@
+"""One attempt of a run: wiring the parts, running the loop, and ending in good order whatever happened.
+
+prepare: writer lock, rollout process (its imports overlap with ours), learner, prompts, monitor
+run:     TrainLoop until done, interrupted or failed
+end:     checkpoint, `run_ended`, children stopped, files closed
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from tocsin.diagnostics.engine import Engine
+from tocsin.diagnostics.feed import EVENTS_FILE, RunWriter
+from tocsin.diagnostics.monitor import Monitor, MonitorCost
+from tocsin.diagnostics.reader import read_events
+from tocsin.schemas.config import RunConfig
+from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.events import RolloutFailed, RunEnded, RunResumed, RunStarted
+from tocsin.schemas.knobs import Knobs, KnobValue
+from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, read_latest
+from tocsin.trainer.data import Ints
+from tocsin.trainer.devices import describe_device
+from tocsin.trainer.learner import Learner, OutOfMemory
+from tocsin.trainer.ledger import GroupLedger
+from tocsin.trainer.loop import Parts, Position, TooManyNonFinite, TrainLoop
+from tocsin.trainer.messages import Setup
+from tocsin.trainer.progress import Progress
+from tocsin.trainer.prompts import PromptSet, load_prompts
+from tocsin.trainer.resources import ResourceSampler
+from tocsin.trainer.rollout_client import Interrupted, RolloutClient, RolloutError, RolloutInputError
+from tocsin.trainer.rollout_store import RolloutStore
+from tocsin.trainer.run_folder import versions
+from tocsin.trainer.signals import StopFlag
+from tocsin.trainer.weights import Probe, WeightStore, probe_tokens
+
+CLOSE_TIMEOUT_S: Final = 10.0
+
+Outcome = Literal["completed", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run. Made by `launch`, without torch."""
+
+    config: RunConfig
+    folder: Path
+    run_id: str
+    attempt: int
+    resume: bool
+    overrides: dict[str, KnobValue]
+    """Knob values for a resumed run, from `--set`."""
+
+
+@dataclass(slots=True)
+class Ending:
+    """How an attempt ended."""
+
+    outcome: Outcome = "failed"
+    error: str | None = None
+    cost: MonitorCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where an attempt begins."""
+
+    model_path: str | Path
+    position: Position
+    knobs: Knobs
+    state: CheckpointState | None
+    rewound_from_step: int
+
+
+class Run:
+    """One attempt. Make it, then call `execute` once."""
+
+    def __init__(self, plan: Plan, writer: RunWriter, rollout: RolloutClient, progress: Progress):
+        self.plan = plan
+        self.config = plan.config
+        self.writer = writer
+        self.rollout = rollout
+        self.progress = progress
+        settings = plan.config.diagnostics
+        engine = Engine(disable=settings.disable, thresholds=settings.thresholds)
+        self.monitor = Monitor(writer, engine, attempt=plan.attempt, tick_s=settings.tick_s, on_record=progress.record)
+
+    def execute(self, stop: StopFlag) -> Ending:
+        """Run to the end, whatever it is. Raises `ValueError` subclasses for bad input found before the first event."""
+        start = _starting_point(self.plan)
+        self.progress.stage("loading the model")
+        learner = Learner(self.config, start.model_path, start.knobs)
+        if start.state is not None:
+            learner.restore(Path(start.model_path))
+            self.rollout.ledger = GroupLedger.resumed(start.state.ledger)
+        self.progress.stage("reading the prompts")
+        train, held_out = _prompts(self.config, learner)
+        self.rollout.emit, self.rollout.should_stop = self.emit, stop.is_set
+        with ExitStack() as stack:
+            weights = WeightStore()
+            stack.callback(weights.close)
+            parts = self._parts(start, learner, train, weights)
+            stack.callback(parts.store.close)
+            self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
+            loop = TrainLoop(parts, start.knobs, start.position)
+            self.at(start.position)
+            self.monitor.start()
+            with self._ended(loop) as ending:
+                self._announce(start, learner, parts.versions)
+                self._report_refused(start, (train, held_out))
+                for path, value in self.plan.overrides.items():
+                    loop.change_knob(path, value, "launch")
+                self.progress.stage("starting the sampler")
+                loop.run()
+                ending.outcome = "completed"
+        ending.cost = self.monitor.cost()
+        return ending
+
+    def emit(self, event: BaseEvent) -> None:
+        """Record an event and show it."""
+        self.monitor.emit(event)
+        self.progress.observe(event)
+
+    def at(self, position: Position) -> None:
+        """Events carry this position from now on."""
+        self.monitor.at(
+            step=position.step, policy_version=position.version, config_generation=position.config_generation
+        )
+
+    @contextmanager
+    def _ended(self, loop: TrainLoop) -> Iterator[Ending]:
+        """Turn whatever ends the loop into an outcome, save what can be saved, and have the feed say so."""
+        ending = Ending()
+        try:
+            yield ending
+        except Interrupted:
+            ending.outcome = "interrupted"
+            loop.save()
+        except (RolloutError, RolloutInputError, OutOfMemory, TooManyNonFinite) as error:
+            ending.error = str(error)
+            if not isinstance(error, TooManyNonFinite):
+                loop.save()
+        except BaseException as error:
+            ending.error = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self.rollout.ledger.drop_open("run_ended")
+            self.emit(RunEnded(outcome=ending.outcome, error=ending.error))
+            self.monitor.close(CLOSE_TIMEOUT_S)
+
+    def _parts(self, start: _Start, learner: Learner, train: PromptSet, weights: WeightStore) -> Parts:
+        folder = self.plan.folder
+        tolerance = start.state.probe_tolerance if start.state else None
+        return Parts(
+            config=self.config,
+            folder=folder,
+            learner=learner,
+            rollout=self.rollout,
+            weights=weights,
+            probe=Probe(self.config.model.dtype, tolerance),
+            probe_ids=probe_tokens(train.prompts, learner.vocab_size, self.config.seed, limit=learner.max_length),
+            store=RolloutStore(folder / "rollouts", attempt=self.plan.attempt),
+            checkpoints=CheckpointWriter(folder, self.config.checkpoint.keep),
+            resources=ResourceSampler(folder),
+            emit=self.emit,
+            at=self.at,
+            event_seq=lambda: self.writer.last_event_seq,
+            versions=versions(),
+        )
+
+    def _setup(self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], probe: Ints) -> Setup:
+        # The sampler and the rollout process need a folder with weights, configuration and tokenizer.json, whatever
+        # the policy came from.
+        policy = self.plan.folder / "policy"
+        if not policy.exists():
+            learner.save_model(policy)
+        device = self.config.device.model_copy(update={"learner": learner.device.type})
+        state = start.state
+        return Setup(
+            config=self.config.model_copy(update={"device": device}),
+            model_path=policy,
+            prompts=prompts[0].prompts,
+            evaluation=prompts[1].prompts,
+            knobs=start.knobs,
+            config_generation=start.position.config_generation,
+            next_step=state.next_step if state else 0,
+            next_index=state.next_index if state else 0,
+            reissue=state.reissue() if state else [],
+            probe=probe,
+        )
+
+    def _announce(self, start: _Start, learner: Learner, found: dict[str, str]) -> None:
+        """The first event of the attempt: what runs, or from where it goes on."""
+        devices = [describe_device(self.config.device, learner.device)]
+        if start.state is None:
+            self.emit(
+                RunStarted(
+                    num_steps=self.config.steps,
+                    seed=self.config.seed,
+                    loss_variant=self.config.loss.variant,
+                    knobs=start.knobs.model_dump(),
+                    devices=devices,
+                    versions=found,
+                )
+            )
+            return
+        self.emit(
+            RunResumed(
+                checkpoint_step=start.state.step,
+                rewound_from_step=max(start.rewound_from_step, start.state.step),
+                knobs=start.knobs.model_dump(),
+                devices=devices,
+                versions=found,
+            )
+        )
+
+    def _report_refused(self, start: _Start, prompts: tuple[PromptSet, PromptSet]) -> None:
+        """Rows of the data that will never be sampled; once, not again when the run is resumed."""
+        rows = [] if start.state else [row for prompt_set in prompts for row in prompt_set.refused]
+        for row in rows:
+            self.rollout.failures[row.cause] += 1
+            self.emit(
+                RolloutFailed(
+                    cause=row.cause, prompt_id=row.prompt_id, completions=0, whole_group=True, error=row.error
+                )
+            )
+
+
+def _starting_point(plan: Plan) -> _Start:
+    """The model and position to start from. Raises `CheckpointError`."""
+    if not plan.resume:
+        return _Start(plan.config.model.path, Position(), plan.config.knobs, None, 0)
+    folder, state = read_latest(plan.folder)
+    position = Position(state.step, state.step, state.sampler_version, state.config_generation)
+    last = max((event.step for event in read_events(plan.folder / EVENTS_FILE)), default=0)
+    return _Start(folder, position, state.knobs, state, last)
+
+
+def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]:
+    """Training and held-out prompts. Raises `DataError`."""
+    room = learner.max_length - config.knobs.max_completion_tokens
+    data = config.data
+    train = load_prompts(data.train, split=data.split, config=data, tokenizer=learner.tokenizer, max_prompt_tokens=room)
+    if data.evaluation is None:
+        return train, PromptSet([], [])
+    held_out = load_prompts(
+        data.evaluation,
+        split=data.evaluation_split,
+        config=data,
+        tokenizer=learner.tokenizer,
+        max_prompt_tokens=room,
+    )
+    return train, PromptSet(held_out.prompts[: config.evaluation.prompts], held_out.refused)
+
+
+def remove_unstarted(folder: Path) -> None:
+    """Remove a run folder in which nothing was recorded yet."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""The run folder as the trainer makes it: manifest, versions, hardware."""
+
+import os
+import platform
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from tocsin.diagnostics.clock import utc_text
+from tocsin.diagnostics.runs import read_manifest, write_manifest
+from tocsin.schemas.config import RunConfig
+from tocsin.schemas.manifest import Attempt, Manifest
+
+LIBRARIES = ("tocsin", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of every library whose numbers enter the run."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, str]:
+    """Processor, cores and memory of this host."""
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+        "memory_bytes": str(psutil.virtual_memory().total),
+    }
+
+
+def begin_manifest(folder: Path, run_id: str, config: RunConfig) -> Manifest:
+    """Write `run.json` of a new run."""
+    manifest = Manifest(
+        run_id=run_id,
+        created=utc_text(),
+        config=config,
+        versions=versions(),
+        hardware=hardware(),
+        attempts=[_attempt(1, None)],
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def continue_manifest(folder: Path, from_step: int) -> Manifest:
+    """Add an attempt to `run.json`."""
+    before = read_manifest(folder)
+    attempt = _attempt(len(before.attempts) + 1, from_step)
+    manifest = before.model_copy(
+        update={"attempts": [*before.attempts, attempt], "versions": versions(), "hardware": hardware()}
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _attempt(number: int, from_step: int | None) -> Attempt:
+    return Attempt(
+        attempt=number,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        boot_id=_boot_id(),
+        started=utc_text(),
+        resumed_from_step=from_step,
+    )
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else str(int(psutil.boot_time()))

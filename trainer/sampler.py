@@ -1,0 +1,124 @@
+"""The rollout process's hand on the local sampler: start it, ask it, notice its death, start it again."""
+
+import contextlib
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from tocsin.schemas.config import RunConfig
+from tocsin.trainer.messages import (
+    Generate,
+    Generated,
+    Load,
+    Loaded,
+    Setup,
+    Stop,
+    Sync,
+    Weights,
+    WeightsLoaded,
+)
+from tocsin.trainer.pipes import Inbox, PipeClosed
+from tocsin.trainer.processes import SPAWN, child_main_setup, start_child
+
+
+class SamplerDied(Exception):
+    """The sampler process ended or did not answer in time; its batch must be issued again."""
+
+
+def _sampler_process(connection: Connection) -> None:
+    child_main_setup("sampler")
+    # torch and transformers are imported in the child only: the rollout process stays small and starts fast.
+    from tocsin.trainer.local_sampler import serve  # noqa: PLC0415
+
+    serve(connection)
+
+
+class LocalSamplerHandle:
+    """One local sampler process. Requests are answered one at a time, in order."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._load: Load | None = None
+        self._weights: Weights | None = None
+        self._timeout_s = 300.0
+        self.restarts = 0
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self._connection, child = SPAWN.Pipe()
+        self.process: SpawnProcess = SPAWN.Process(target=_sampler_process, args=(child,), name="tocsin-sampler")
+        start_child(self.process, threads=self._threads)
+        child.close()
+        self._inbox = Inbox(self._connection, name="sampler")
+
+    async def load(self, setup: Setup) -> None:
+        """Load the model. Raises `SamplerDied` when the process does not survive it."""
+        config = setup.config
+        self._timeout_s = config.sampler.timeout_s
+        self._load = Load(
+            model_path=setup.model_path,
+            dtype=config.model.dtype,
+            attention=config.model.attention,
+            device=sampler_device(config),
+            threads=config.device.threads,
+            seed=config.seed,
+            probe=setup.probe,
+            fault=config.fault.name if config.fault else None,
+            fault_onset=config.fault.onset_step if config.fault else 0,
+        )
+        answer = await self._ask(self._load)
+        assert isinstance(answer, Loaded)
+
+    async def sync(self, message: Sync) -> WeightsLoaded:
+        """Load new weights. Raises `SamplerDied`; the weights are then loaded by `restart`."""
+        self._weights = Weights(message.version, message.path)
+        answer = await self._ask(self._weights)
+        assert isinstance(answer, WeightsLoaded)
+        return answer
+
+    async def generate(self, message: Generate) -> Generated:
+        """Generate one batch. Raises `SamplerDied`."""
+        answer = await self._ask(message)
+        assert isinstance(answer, Generated)
+        return answer
+
+    async def restart(self) -> WeightsLoaded | None:
+        """A fresh process with the model and the weights of the last `sync`; returns its answer to them."""
+        self.kill()
+        self.restarts += 1
+        self._spawn()
+        assert self._load is not None, "a sampler is restarted only after it was loaded once"
+        await self._ask(self._load)
+        if self._weights is None:
+            return None
+        answer = await self._ask(self._weights)
+        assert isinstance(answer, WeightsLoaded)
+        return answer
+
+    async def _ask(self, message: Load | Weights | Generate) -> object:
+        try:
+            self._connection.send(message)
+            return await self._inbox.get(self._timeout_s)
+        except (PipeClosed, OSError) as error:
+            self.process.join(1.0)
+            raise SamplerDied(f"the sampler process ended with exit code {self.process.exitcode}") from error
+        except TimeoutError as error:
+            raise SamplerDied(f"the sampler did not answer within {self._timeout_s:g} s") from error
+
+    def stop(self) -> None:
+        """Ask the process to end; kill it when it does not."""
+        with contextlib.suppress(OSError):
+            self._connection.send(Stop())
+        self.process.join(2.0)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process now."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+
+def sampler_device(config: RunConfig) -> str:
+    """Device of the local sampler. `auto` follows the learner, which has looked what there is."""
+    return config.device.sampler if config.device.sampler != "auto" else config.device.learner
