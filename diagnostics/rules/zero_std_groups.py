@@ -81,7 +81,8 @@ class ZeroStdGroups(Rule):
     nothing to learn from in any reading, so it fires, as critical. At the top it may be a learner that has arrived.
     There the streak must be impossible as learning: with the share of groups that ended otherwise in the 128 groups
     before (lower confidence bound), cut to a quarter for what may have been learned, its probability must be below
-    one in a million, and that share must surely have been a tenth or more. Without a past to compare with it stays at info.
+    one in a million, and that share must surely have been a tenth or more. Without a past to compare with it stays
+    at info.
 
     *Excess*: z must reach `fire` and exceed, by three standard errors, the share expected when difficulty is as
     polarised as a Beta distribution of concentration 0.5 at the pooled pass rate. The bound p^G + (1 - p)^G alone is
