@@ -64,7 +64,9 @@ def tocsin(
       0  clear
       1  something is open, or the run failed
       2  usage or bad input
-      3  cannot tell: no such run, a dead writer, nothing evaluated, or a stalled writer and nothing open
+      3  cannot tell: no such run, a dead writer, nothing evaluated,
+         or a stalled writer and nothing open
+
     \b
     Example:
       tocsin status latest
@@ -124,6 +126,7 @@ def feed(  # noqa: PLR0913 one parameter per option is how typer declares them
     \b
     Example:
       tocsin feed latest --min-severity warning
+
     \b
     Polling from a shell:
       page=$(tocsin feed latest --json --since "$cursor")

@@ -42,16 +42,20 @@ def _block(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 1 when `--check` finds the page stale."""
+    """Write the page, or with `--check` compare it. Exit code 1 when it is stale, 2 for anything else given."""
+    if arguments not in ([], ["--check"]):
+        print(f"arguments must be none or `--check`, got {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    if not PATH.parent.is_dir():
+        print(f"{PATH.parent} must be a folder; run this in a checkout of the repository", file=sys.stderr)
+        return 2
     page = document()
-    if arguments == ["--check"]:
-        fresh = PATH.exists() and PATH.read_text() == page
-        if not fresh:
-            print(f"{PATH} is not fresh; run `make generate`", file=sys.stderr)
-        return 0 if fresh else 1
-    PATH.parent.mkdir(exist_ok=True)
-    PATH.write_text(page)
-    print(PATH)
+    if not arguments:
+        PATH.write_text(page, encoding="utf-8")
+        return 0
+    if not PATH.exists() or PATH.read_text(encoding="utf-8") != page:
+        print(f"{PATH} is not fresh; run `make generate`", file=sys.stderr)
+        return 1
     return 0
 
 

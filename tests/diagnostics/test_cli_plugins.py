@@ -1,6 +1,7 @@
 """Commands of other packages, which load when they are called and at no other time, and the help texts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,13 +80,13 @@ def test_a_command_that_cannot_be_imported_is_named_in_one_line(tmp_path):
     )
 
 
-def test_every_help_text_is_one_sentence_and_one_example():
+def test_every_command_has_a_help_text_with_an_example():
     page = cli_docs.document()
     sections = page.split("\n## tocsin ")[1:]
     names = [section.split("\n", 1)[0] for section in sections]
     assert names == ["status", "feed", "get", "explain", "rules", "snapshot", "replay", "knobs", "train", "demo"]
     for name, section in zip(names, sections, strict=True):
-        assert f"\n    tocsin {name}" in section
+        assert re.search(rf"\n  Example:\n +tocsin {name}\b", section)
 
 
 def test_the_committed_page_of_help_texts_is_fresh():
@@ -98,6 +99,7 @@ def test_the_page_does_not_depend_on_the_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert cli_docs.document() == page
     assert page.isascii()
+    assert all(line.isprintable() for line in page.splitlines())
 
 
 def test_the_version_is_the_one_of_the_distribution(capsys):
