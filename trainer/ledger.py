@@ -26,7 +26,7 @@ class GroupLedger:
     def resumed(cls, saved: Ledger) -> "GroupLedger":
         """The ledger of a checkpoint for the next attempt: what was open is given up, to be launched again."""
         ledger = cls(saved.launched, saved.consumed, Counter(saved.dropped), Counter(saved.failed))
-        ledger.dropped["resumed"] += saved.in_flight + saved.queued
+        ledger._drop("resumed", saved.in_flight + saved.queued)
         return ledger
 
     def launch(self, index: int, target_step: int) -> None:
@@ -39,20 +39,25 @@ class GroupLedger:
         self.queued[index] = self.in_flight.pop(index)
 
     def fail(self, index: int, cause: str) -> None:
-        """A group will never come."""
-        self.failed[cause] += 1
+        """A group will never come. Raises `KeyError` for a group that is not in flight."""
         del self.in_flight[index]
+        self.failed[cause] += 1
 
     def consume(self, index: int) -> None:
-        """The learner took a group."""
-        self.consumed += 1
+        """The learner took a group. Raises `KeyError` for a group that is not queued."""
         del self.queued[index]
+        self.consumed += 1
 
     def drop_open(self, cause: str) -> None:
         """Everything in flight or queued is given up, for instance because the run ends."""
-        self.dropped[cause] += len(self.in_flight) + len(self.queued)
+        self._drop(cause, len(self.in_flight) + len(self.queued))
         self.in_flight.clear()
         self.queued.clear()
+
+    def _drop(self, cause: str, groups: int) -> None:
+        # A cause with no group behind it would read as if something had been lost.
+        if groups:
+            self.dropped[cause] += groups
 
     def snapshot(self) -> Ledger:
         """The ledger as it goes into an event."""
