@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from tocsin.diagnostics.errors import BAD_INPUT, INTERRUPTED, error_line
+from tocsin.diagnostics.errors import BAD_INPUT, error_line
 from tocsin.schemas.config import FaultConfig, RunConfig
 from tocsin.trainer.demo import ONSET_STEP, STEPS, demo_config, prepare_demo
 from tocsin.trainer.launch import ConfigError, new_run, read_config, resume_run
@@ -43,8 +43,6 @@ def train(
             code = new_run(read_config(config, settings or []), runs_dir, config.stem, None)
     except ValueError as error:
         _refuse(error)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(code)
 
 
@@ -73,8 +71,6 @@ def demo(
         code = new_run(demo_config(Path("."), seed=seed, steps=steps, fault=planted), runs_dir, "demo", prepare)
     except ValueError as error:
         _refuse(error)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(code)
 
 

@@ -1,7 +1,7 @@
 """From a command line to a running attempt: everything that can be refused is refused before torch is imported."""
 
 import os
-import sys
+import signal
 import time
 import tomllib
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from rich.console import Console
 
 from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.feed import RunWriter
@@ -17,7 +18,7 @@ from tocsin.schemas.config import RunConfig, describe_errors
 from tocsin.schemas.knobs import LIMITS, Knobs, unknown_knob
 from tocsin.trainer.checkpoint import read_latest
 from tocsin.trainer.processes import thread_environment
-from tocsin.trainer.run_folder import begin_manifest, continue_manifest
+from tocsin.trainer.run_folder import begin_manifest, continue_manifest, remove_unstarted
 from tocsin.trainer.signals import StopFlag
 
 KnobSetting = bool | int | float
@@ -130,7 +131,7 @@ def _attempt(
         try:
             from tocsin.trainer.models import silence_transformers  # noqa: PLC0415
             from tocsin.trainer.progress import Progress  # noqa: PLC0415
-            from tocsin.trainer.run import Plan, Run, remove_unstarted  # noqa: PLC0415
+            from tocsin.trainer.run import Plan, Run  # noqa: PLC0415
             from tocsin.trainer.summary import summarise  # noqa: PLC0415
 
             silence_transformers()
@@ -141,16 +142,16 @@ def _attempt(
                     begin_manifest(writer.folder, writer.run_id, config)
                 plan = Plan(config, writer.folder, writer.run_id, attempt, overrides is not None, overrides or {})
                 ending = Run(plan, writer, rollout, progress).execute(stop)
-        except BaseException:
-            if attempt == 1 and writer.last_event_seq == 0:
-                remove_unstarted(writer.folder)
+        except KeyboardInterrupt:
+            remove_unstarted(writer)
+            return 128 + (stop.signal or signal.SIGINT)
+        except ValueError:
+            remove_unstarted(writer)
             raise
         finally:
             rollout.stop()
-    print(
-        summarise(progress.history, writer.folder, ending, time.monotonic() - began),
-        file=sys.stderr,
-    )
+    wall_s = time.monotonic() - began
+    Console(stderr=True).print(summarise(progress.history, writer.folder, ending.outcome, ending.cost, wall_s))
     if ending.outcome == "interrupted":
         assert stop.signal is not None
         return 128 + stop.signal

@@ -88,7 +88,6 @@ class TrainLoop:
         self.nonfinite_in_a_row = 0
         self._sync_started: dict[int, tuple[float, float, int]] = {}
         """Per version: when its sync began, seconds of writing, bytes."""
-        self._synced_seen = 0
 
     def run(self) -> None:
         """All remaining steps. Raises `Interrupted` at a barrier, and what the learner or the rollout side raise."""
@@ -196,8 +195,8 @@ class TrainLoop:
     def _note_syncs(self) -> None:
         """Report the syncs that the sampler acknowledged."""
         parts = self.parts
-        for answer in parts.rollout.synced[self._synced_seen :]:
-            self._synced_seen += 1
+        answers, parts.rollout.synced = parts.rollout.synced, []
+        for answer in answers:
             if answer.version in self._sync_started:
                 self._report_sync(answer)
                 parts.weights.acknowledged(answer.version)

@@ -12,8 +12,8 @@ def silence_transformers() -> None:
     """No progress bars and no advice from transformers: standard error belongs to the run's own display."""
     from transformers.utils import logging  # noqa: PLC0415
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class ModelError(ValueError):

@@ -43,7 +43,8 @@ from tocsin.trainer.slots import Slot
 POLL_S: Final = 0.2
 """How often a wait looks at the stop flag."""
 MAX_RESTARTS: Final = 3
-START_TIMEOUT_S: Final = 120.0
+GRACE_S: Final = 30.0
+"""On top of every time-out of the rollout process, before the process itself counts as hung."""
 
 
 class RolloutError(RuntimeError):
@@ -80,6 +81,9 @@ class RolloutClient:
         """Slots by group index, of every group that the learner has not consumed."""
         self.queued: dict[int, QueuedGroup] = {}
         self.synced: list[Synced] = []
+        """Answers to syncs that nobody has taken yet."""
+        self.acknowledged = -1
+        """Newest version that the sampler confirmed."""
         self.evaluated: list[Evaluated] = []
         self.failures: Counter[str] = Counter()
         """Completions and rows that failed, by cause."""
@@ -93,6 +97,8 @@ class RolloutClient:
         """First step whose slots are not open yet."""
         self.next_index = 0
         """First group index that was never given to a slot."""
+        self._heard = self._asked = time.monotonic()
+        """When the process last said something, and was last told something."""
         self._restarts = 0
         self._setup: Setup | None = None
         self._last_sync: Sync | None = None
@@ -105,7 +111,7 @@ class RolloutClient:
             Launched: self._launch,
             Done: self._arrive,
             Failed: self._fail,
-            Synced: self.synced.append,
+            Synced: self._note_sync,
             Evaluated: self._take_evaluation,
             BatchSampled: self._sampled,
             ProcessNews: self._note_news,
@@ -154,6 +160,8 @@ class RolloutClient:
         Raises `Interrupted`, `RolloutError`, `RolloutInputError`.
         """
         while not self._whole(step):
+            if self.should_stop():
+                raise Interrupted
             self.pump()
         indices = sorted(index for index, slot in self.open_slots.items() if slot.step == step)
         taken = []
@@ -168,25 +176,34 @@ class RolloutClient:
         return bool(wanted) and all(index in self.queued for index in wanted)
 
     def wait_for_sync(self, version: int) -> None:
-        """Block until the sampler holds `version`. Raises like `collect`."""
-        while self._last_sync is not None and not any(answer.version >= version for answer in self.synced):
+        """Block until the sampler holds `version`. Raises `RolloutError`, `RolloutInputError`."""
+        while self.acknowledged < version:
             self.pump()
 
     def wait_for_evaluation(self) -> None:
-        """Block until no evaluation is under way. Raises like `collect`."""
+        """Block until no evaluation is under way. Raises `RolloutError`, `RolloutInputError`."""
         while self._pending_evaluation is not None:
             self.pump()
 
-    def pump(self, *, block: bool = True) -> None:
-        """Take in what the process said; waits for one message unless `block` is off."""
+    def pump(self) -> None:
+        """Take in what the process said; waits a moment for the first message.
+
+        A process that is silent for longer than any answer may take is killed, and then replaced like a dead one.
+        """
         try:
-            self._handle(self._messages.get(timeout=POLL_S if block else 0.0))
+            self._handle(self._messages.get(timeout=POLL_S))
             while True:
+                self._heard = time.monotonic()
                 self._handle(self._messages.get_nowait())
         except queue.Empty:
             pass
-        if block and self.should_stop():
-            raise Interrupted
+        if self._setup is not None and time.monotonic() - max(self._heard, self._asked) > self._patience_s():
+            self.process.kill()
+
+    def _patience_s(self) -> float:
+        assert self._setup is not None
+        config = self._setup.config
+        return config.sampler.timeout_s * (1 + config.sampler.max_restarts) + config.reward_workers.timeout_s + GRACE_S
 
     def take_sampler_wait(self) -> float:
         """Seconds that the sampler waited for slots since the last call."""
@@ -205,6 +222,10 @@ class RolloutClient:
     def _launch(self, message: Launched) -> None:
         for slot in message.slots:
             self.ledger.launch(slot.index, slot.step)
+
+    def _note_sync(self, message: Synced) -> None:
+        self.acknowledged = max(self.acknowledged, message.version)
+        self.synced.append(message)
 
     def _take_evaluation(self, message: Evaluated) -> None:
         self._pending_evaluation = None
@@ -288,6 +309,7 @@ class RolloutClient:
         return _by_step(list(self.open_slots.values()))
 
     def _send(self, message: Any) -> None:
+        self._asked = time.monotonic()
         # A process that is gone is noticed by the reader, which starts another one with everything it needs.
         with contextlib.suppress(OSError):
             self._connection.send(message)

@@ -5,7 +5,6 @@ run:     TrainLoop until done, interrupted or failed
 end:     checkpoint, `run_ended`, children stopped, files closed
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -106,6 +105,7 @@ class Run:
             self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
             loop = TrainLoop(parts, start.knobs, start.position)
             self.at(start.position)
+            stop.arm()
             self.monitor.start()
             with self._ended(loop) as ending:
                 self._announce(start, learner, parts.versions)
@@ -253,8 +253,3 @@ def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]
         max_prompt_tokens=room,
     )
     return train, PromptSet(held_out.prompts[: config.evaluation.prompts], held_out.refused)
-
-
-def remove_unstarted(folder: Path) -> None:
-    """Remove a run folder in which nothing was recorded yet."""
-    shutil.rmtree(folder, ignore_errors=True)

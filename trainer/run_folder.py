@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tocsin.diagnostics.clock import utc_text
+from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.runs import read_manifest, write_manifest
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.manifest import Attempt, Manifest
@@ -48,6 +50,12 @@ def begin_manifest(folder: Path, run_id: str, config: RunConfig) -> Manifest:
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def remove_unstarted(writer: RunWriter) -> None:
+    """Remove the folder of a run in which nothing was recorded."""
+    if writer.last_event_seq == 0:
+        shutil.rmtree(writer.folder, ignore_errors=True)
 
 
 def continue_manifest(folder: Path, from_step: int) -> Manifest:

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first one asks the run to stop at the next barrier, the second Ctrl-C ends it at once."""
+"""Ctrl-C and SIGTERM: the first one asks a run to stop at the next barrier, the second Ctrl-C ends it at once.
+
+Before there is anything to save, the first one ends it at once as well.
+"""
 
 import signal
 from types import FrameType, TracebackType
@@ -10,7 +13,14 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._armed = False
         self._before: dict[signal.Signals, Any] = {}
+
+    def arm(self) -> None:
+        """From now on there is a barrier to stop at. Raises `KeyboardInterrupt` when a signal came before."""
+        self._armed = True
+        if self.signal is not None:
+            raise KeyboardInterrupt
 
     def is_set(self) -> bool:
         """Whether somebody asked to stop."""
@@ -28,6 +38,7 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        again = self.signal is not None and number == signal.SIGINT
         self.signal = signal.Signals(number)
+        if again or not self._armed:
+            raise KeyboardInterrupt
