@@ -7,11 +7,10 @@ thread is its own, a trainer that hangs still gets a clock, and rules about hang
 
 import contextlib
 import logging
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from tocsin.diagnostics.clock import Cost, Meter, utc_text
@@ -21,6 +20,9 @@ from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import ClockTicked, RunEnded
 
+GATHER_S: Final = 0.05
+"""How long events gather before the thread looks. Handled together they cost half as much as one by one: the thread
+wakes once for a whole step, takes the interpreter from the trainer once, and finds its data in the cache."""
 QUEUED_EVENTS: Final = 65_536
 """Events that may wait for the thread; about half an hour of a demo run. More are dropped and counted."""
 HELD_RECORDS: Final = 1_000
@@ -95,7 +97,7 @@ class Monitor:
         self._attempt = attempt
         self._tick_s = tick_s
         self._on_record = on_record
-        self._queue: queue.Queue[BaseEvent | None] = queue.Queue(QUEUED_EVENTS)
+        self._queue: deque[BaseEvent] = deque()
         self._position = _Position()
         self._closing = threading.Event()
         self._ended = False
@@ -118,11 +120,10 @@ class Monitor:
         """Stamp an event and queue it. Never blocks; an event that cannot be queued is counted in `lost`."""
         began = time.perf_counter_ns()
         try:
-            if self._closing.is_set():
-                raise queue.Full
-            self._queue.put_nowait(self._stamped(event))
-        except queue.Full:
-            self._lose("events")
+            if self._closing.is_set() or len(self._queue) >= QUEUED_EVENTS:
+                self._lose("events")
+            else:
+                self._queue.append(self._stamped(event))
         except Exception:  # the boundary around training: a faulty event costs itself, never the run
             self._complain("events", "an event could not be recorded")
         self._emit_time.add(self._position.step, time.perf_counter_ns() - began)
@@ -130,8 +131,6 @@ class Monitor:
     def close(self, timeout_s: float) -> bool:
         """Write what is queued and stop; whether that was done within `timeout_s`. The writer stays open."""
         self._closing.set()
-        with contextlib.suppress(queue.Full):  # then the thread is awake anyway
-            self._queue.put_nowait(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -141,12 +140,16 @@ class Monitor:
     def _abandon(self) -> int:
         """Count what came too late to be written; how many events that were."""
         num = 0
-        with contextlib.suppress(queue.Empty):
-            while True:
-                if self._queue.get_nowait() is not None:
-                    self._lose("events")
-                    num += 1
+        for _ in self._queued():
+            self._lose("events")
+            num += 1
         return num
+
+    def _queued(self) -> Iterator[BaseEvent]:
+        """Take events off the queue until it is empty."""
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._queue.popleft()
 
     @property
     def lost(self) -> Lost:
@@ -171,14 +174,13 @@ class Monitor:
     def _run(self) -> None:
         self._replay()
         next_tick = time.monotonic() + self._tick_s
-        while not (self._closing.is_set() and self._queue.empty()):
-            try:
-                event = self._queue.get(timeout=max(0.0, next_tick - time.monotonic()))
-            except queue.Empty:
-                event = None
-            if event is not None:
+        while True:
+            is_closing = self._closing.wait(min(GATHER_S, self._tick_s))
+            for event in self._queued():
                 self._last_news = max(self._last_news, event.mono)
                 self._handle(event)
+            if is_closing:
+                break
             if time.monotonic() >= next_tick:
                 self._tick()
                 next_tick = time.monotonic() + self._tick_s
