@@ -12,11 +12,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
+from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tocsin.trainer.data import Completion, Floats, GroupRequest
 
 PURPOSES: Final = {"train": 0, "eval": 1}
+EXPANDABLE: Final = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Cache layers whose whole state is keys and values by row. Subclasses may hold more, which would stay behind."""
 
 
 def uniforms(seed: int, request: GroupRequest) -> Floats:
@@ -114,11 +117,16 @@ def generate(
     )
     position_NP = (mask_NP.cumsum(-1) - 1).clamp(min=0)
     out = model(input_ids=ids_NP, attention_mask=mask_NP, position_ids=position_NP, use_cache=True, logits_to_keep=1)
-    if type(out.cache) is DynamicCache:
+    if _expandable(out.get("cache")):
         _decode(model, sampling, out, mask_NP, group_R)
     else:
         _generate(model, sampling, ids_NP[group_R], mask_NP[group_R], pad_id)
     return sampling.completions(requests, version)
+
+
+def _expandable(cache: Any) -> bool:
+    """Whether the rows of a prefilled cache can be repeated: a plain key-value cache in every layer."""
+    return type(cache) is DynamicCache and all(type(layer) in EXPANDABLE for layer in cache.layers)
 
 
 def _left_padded(requests: Sequence[GroupRequest], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -154,16 +162,23 @@ def _decode(model: Any, sampling: Sampling, prefill: Any, mask_NP: Tensor, group
 
 def _generate(model: Any, sampling: Sampling, ids_RP: Tensor, mask_RP: Tensor, pad_id: int) -> None:
     """`generate` for models whose state is not a plain key-value cache."""
-    model.generate(
-        input_ids=ids_RP,
-        attention_mask=mask_RP,
-        do_sample=False,
-        num_beams=1,
-        max_new_tokens=sampling.max_tokens,
-        eos_token_id=sampling.eos.tolist(),
-        pad_token_id=pad_id,
-        logits_processor=LogitsProcessorList([_SeededChoice(sampling)]),
-    )
+    own = model.generation_config
+    # `generate` fills in whatever the model's own settings say, and a repetition penalty or a list of suppressed
+    # tokens would change the distribution behind the learner's back.
+    model.generation_config = GenerationConfig()
+    try:
+        model.generate(
+            input_ids=ids_RP,
+            attention_mask=mask_RP,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=sampling.max_tokens,
+            eos_token_id=sampling.eos.tolist(),
+            pad_token_id=pad_id,
+            logits_processor=LogitsProcessorList([_SeededChoice(sampling)]),
+        )
+    finally:
+        model.generation_config = own
 
 
 @torch.inference_mode()
