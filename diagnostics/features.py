@@ -14,14 +14,9 @@ from tocsin.diagnostics.rewards import Rewards
 from tocsin.schemas.base import Number, as_float
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import (
-    DeviceMemory,
-    KnobChanged,
-    ResourcesSampled,
-    RunResumed,
-    RunStarted,
-)
+from tocsin.schemas.events import KnobChanged, RunResumed, RunStarted
 from tocsin.schemas.knobs import LIMITS, KnobValue
+from tocsin.schemas.resources import DeviceMemory, ResourcesSampled
 from tocsin.schemas.step import MicrobatchStats, StepCompleted
 
 ACCELERATORS: Final = ("cuda", "simulated")

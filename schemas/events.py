@@ -8,11 +8,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from tocsin.schemas.base import Count, Fraction, Model, Number, Seconds
+from tocsin.schemas.base import Count, Model, Number, Seconds
 from tocsin.schemas.batch import BatchConsumed, Quantiles
+from tocsin.schemas.control import KnobPatch, Verb
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.knobs import KnobValue
-from tocsin.schemas.step import MicrobatchStats, StepCompleted
+from tocsin.schemas.resources import DeviceKind, ResourcesSampled
+from tocsin.schemas.step import StepCompleted
 
 Component = Literal["learner", "rollout", "sampler", "reward", "monitor"]
 
@@ -21,7 +23,7 @@ class DeviceInfo(Model):
     """One device of the run, as found at the start."""
 
     name: str
-    kind: Literal["cpu", "cuda", "mps", "simulated"]
+    kind: DeviceKind
     memory_bytes: Count | None = None
     """Total device memory; absent for the CPU, whose memory is the host's."""
 
@@ -122,41 +124,6 @@ class SamplerSampled(BaseEvent):
     purpose: Literal["train", "eval"] = "train"
 
 
-class PhasePeak(Model):
-    """Peak device memory within one phase since the last report."""
-
-    allocated_bytes: Count
-    reserved_bytes: Count
-
-
-class DeviceMemory(Model):
-    """Memory of one device by phase. Peaks over the whole window, never an instant."""
-
-    device: str
-    kind: Literal["cpu", "cuda", "mps", "simulated"]
-    total_bytes: Count
-    baseline_bytes: Count
-    """Allocated outside any phase: weights, gradients, optimizer state."""
-    phases: dict[str, PhasePeak]
-    """`generate`, `score`, `forward_backward`, `optimizer`, `sync`."""
-
-
-class ResourcesSampled(BaseEvent):
-    """Memory and load since the previous sample."""
-
-    type: Literal["resources_sampled"] = "resources_sampled"
-    devices: list[DeviceMemory]
-    """Accelerators only; empty on a CPU machine, which means not measured."""
-    microbatches: MicrobatchStats | None = None
-    """Of the last step in the window; what the peaks were measured at."""
-    host_rss_bytes: dict[str, Count]
-    """Resident memory by component."""
-    host_memory_frac: Fraction
-    """Used share of the host's memory, all processes together."""
-    disk_free_bytes: Count
-    """Free space where the run folder lies."""
-
-
 class Ledger(Model):
     """Where every group is: `launched = in_flight + queued + consumed + sum(dropped) + sum(failed)`."""
 
@@ -199,6 +166,47 @@ class KnobChanged(BaseEvent):
     """Who asked: `launch`, `fault:<name>`, `learner` (out of memory), a person, an agent or the auto-tuner."""
     effective_step: Count
     """First step that uses the new value."""
+    request_id: str | None = None
+    """Request that asked for it; absent for changes of the trainer's own."""
+    action_id: str | None = None
+    """Action that it applies."""
+    idempotency_key: str | None = None
+    note: str = ""
+
+
+class ControlAnswered(BaseEvent):
+    """A request of the control folder was read, and accepted or refused. Its changes follow at the next barrier."""
+
+    type: Literal["control_answered"] = "control_answered"
+    request_id: str
+    """Name of the file without its ending when the content could not be read."""
+    verb: Verb | None = None
+    """Absent when the content could not be read."""
+    state: Literal["accepted", "refused", "duplicate"]
+    reason: str
+    """One line: why it was refused, or what will happen when."""
+    actor: str
+    idempotency_key: str | None = None
+    action_id: str | None = None
+    patches: list[KnobPatch] = []
+    code: str | None = None
+    until_step: Count | None = None
+    note: str = ""
+
+
+class RunPaused(BaseEvent):
+    """Training stands still at a barrier because somebody asked for it. Nothing is wrong."""
+
+    type: Literal["run_paused"] = "run_paused"
+    actor: str
+
+
+class RunContinued(BaseEvent):
+    """Training goes on after a pause."""
+
+    type: Literal["run_continued"] = "run_continued"
+    actor: str
+    paused_s: Seconds
 
 
 class CheckpointSaved(BaseEvent):
@@ -275,6 +283,9 @@ EVENTS: Final[tuple[type[BaseEvent], ...]] = (
     ResourcesSampled,
     QueueSampled,
     KnobChanged,
+    ControlAnswered,
+    RunPaused,
+    RunContinued,
     CheckpointSaved,
     EvaluationCompleted,
     ComponentHeartbeat,
@@ -303,6 +314,9 @@ Event = Annotated[
     | Annotated[ResourcesSampled, Tag("resources_sampled")]
     | Annotated[QueueSampled, Tag("queue_sampled")]
     | Annotated[KnobChanged, Tag("knob_changed")]
+    | Annotated[ControlAnswered, Tag("control_answered")]
+    | Annotated[RunPaused, Tag("run_paused")]
+    | Annotated[RunContinued, Tag("run_continued")]
     | Annotated[CheckpointSaved, Tag("checkpoint_saved")]
     | Annotated[EvaluationCompleted, Tag("evaluation_completed")]
     | Annotated[ComponentHeartbeat, Tag("component_heartbeat")]

@@ -9,6 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tocsin.schemas.base import SCHEMA_VERSION
 from tocsin.schemas.config import RunConfig
+from tocsin.schemas.control import ControlRequest
 from tocsin.schemas.events import EVENT_TYPES, Event
 from tocsin.schemas.feed import RECORD_KINDS, FeedRecord, Header, Page
 from tocsin.schemas.knobs import KnobRegistry
@@ -21,6 +22,7 @@ EXPORTED: Final[dict[str, Any]] = {
     "feed_record": FeedRecord,
     "header": Header,
     "page": Page,
+    "control_request": ControlRequest,
     "run_config": RunConfig,
     "knobs": KnobRegistry,
     "manifest": Manifest,

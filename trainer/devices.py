@@ -12,7 +12,8 @@ from typing import Protocol
 import torch
 
 from tocsin.schemas.config import DeviceConfig
-from tocsin.schemas.events import DeviceInfo, DeviceMemory, PhasePeak
+from tocsin.schemas.events import DeviceInfo
+from tocsin.schemas.resources import DeviceMemory, PhasePeak
 
 GIB = 1 << 30
 

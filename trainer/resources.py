@@ -6,7 +6,7 @@ from typing import Final
 
 import psutil
 
-from tocsin.schemas.events import ResourcesSampled
+from tocsin.schemas.resources import ResourcesSampled
 from tocsin.trainer.learner import Learner
 from tocsin.trainer.rollout_client import RolloutClient
 

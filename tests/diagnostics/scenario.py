@@ -16,8 +16,9 @@ from tocsin.diagnostics.rule import Rule
 from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
 from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import DeviceInfo, DeviceMemory, PhasePeak, ResourcesSampled, RunStarted
+from tocsin.schemas.events import DeviceInfo, ResourcesSampled, RunStarted
 from tocsin.schemas.knobs import Knobs
+from tocsin.schemas.resources import DeviceMemory, PhasePeak
 from tocsin.schemas.step import MicrobatchStats, StepCompleted
 
 GIB = 2**30

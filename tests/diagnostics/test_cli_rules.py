@@ -11,7 +11,8 @@ from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.reader import read_events
 from tocsin.diagnostics.runs import write_manifest
 from tocsin.schemas.config import DiagnosticsConfig
-from tocsin.schemas.events import DeviceInfo, DeviceMemory, PhasePeak, ResourcesSampled
+from tocsin.schemas.events import DeviceInfo, ResourcesSampled
+from tocsin.schemas.resources import DeviceMemory, PhasePeak
 from tocsin.schemas.step import MicrobatchStats
 
 NAN = {"outcome": "nonfinite", "nonfinite": ["grad_norm"]}

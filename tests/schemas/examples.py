@@ -6,23 +6,25 @@ from tocsin.schemas.actions import Action, ActionRecord, Patch, Verify
 from tocsin.schemas.base import Model
 from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
 from tocsin.schemas.config import DataConfig, ModelConfig, RewardConfig, RunConfig
+from tocsin.schemas.control import KnobPatch
 from tocsin.schemas.diagnosis import At, Cause, Coverage, Diagnostic, Evidence, NotEvaluated, Relation
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import (
     CheckpointSaved,
     ClockTicked,
     ComponentHeartbeat,
+    ControlAnswered,
     DeviceInfo,
-    DeviceMemory,
     EvaluationCompleted,
     KnobChanged,
     Ledger,
     MetricsLogged,
-    PhasePeak,
     QueueSampled,
     ResourcesSampled,
     RolloutFailed,
+    RunContinued,
     RunEnded,
+    RunPaused,
     RunResumed,
     RunStarted,
     SamplerSampled,
@@ -31,6 +33,7 @@ from tocsin.schemas.events import (
 from tocsin.schemas.feed import ActiveCounts, Header, Page, WriterState
 from tocsin.schemas.knobs import Knobs
 from tocsin.schemas.manifest import Attempt, Manifest
+from tocsin.schemas.resources import DeviceMemory, PhasePeak
 from tocsin.schemas.step import LogProbGap, MicrobatchStats, RatioMoments, StepCompleted
 
 TS: Final = "2026-01-31T12:00:00.000Z"
@@ -162,6 +165,18 @@ EVENT_EXAMPLES: Final[tuple[BaseEvent, ...]] = (
         queue_wait=SPREAD,
     ),
     KnobChanged(**ENVELOPE, path="learning_rate", before=3e-4, after=1e-4, actor="agent:night-watch", effective_step=4),
+    ControlAnswered(
+        **ENVELOPE,
+        request_id="0123456789abcdef",
+        verb="set",
+        state="accepted",
+        reason="learning_rate 0.0003 to 0.0001 from step 4 on",
+        actor="agent:night-watch",
+        idempotency_key="halve-lr-1",
+        patches=[KnobPatch(path="learning_rate", expect=3e-4, to=1e-4)],
+    ),
+    RunPaused(**ENVELOPE, actor="person:ada"),
+    RunContinued(**ENVELOPE, actor="person:ada", paused_s=12.5),
     CheckpointSaved(**ENVELOPE, path="checkpoints/100", seconds=0.2, bytes=4_200_000),
     EvaluationCompleted(
         **ENVELOPE,
