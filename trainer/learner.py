@@ -8,7 +8,7 @@ memory and time; a loss, gradient or log-prob that is not finite skips the updat
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -134,23 +134,18 @@ class Learner:
         """Gradients of the step, with the token budget halved until it fits; and how often it was halved."""
         budget, retries = knobs.microbatch_tokens, 0
         while True:
+            batches = batching.microbatches(chosen.trained, budget, pad_id=self.pad_id)
             try:
                 with self.meter.phase("forward_backward"):
-                    return self._gradient(chosen, knobs, budget, step), retries
+                    return self._gradient(batches, knobs, budget, step), retries
             except torch.OutOfMemoryError as error:
-                self.optimizer.zero_grad(set_to_none=True)
-                if self.device.type == "cuda":
-                    torch.cuda.empty_cache()
-                largest = max(sample.num_tokens for sample in chosen.trained)
-                if budget <= max(largest, LIMITS["microbatch_tokens"].low):
-                    raise OutOfMemory(
-                        f"a single completion of {largest} tokens does not fit into the device's memory; "
-                        "lower `max_completion_tokens` or use a smaller model"
-                    ) from error
-                budget, retries = max(budget // 2, largest), retries + 1
+                budget, retries = _smaller_budget(budget, batches, chosen, error), retries + 1
+            # Only now: the error held the frames of the pass, and they held its tensors.
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
 
-    def _gradient(self, chosen: StepSamples, knobs: Knobs, budget: int, step: int) -> _Gradient:
-        batches = batching.microbatches(chosen.trained, budget, pad_id=self.pad_id)
+    def _gradient(self, batches: list[batching.MicroBatch], knobs: Knobs, budget: int, step: int) -> _Gradient:
         result = _Gradient(microbatches=batching.describe(batches, budget))
         for batch in batches:
             self.meter.before_microbatch(batch.padded_tokens)
@@ -185,11 +180,15 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        changes = [self._change(parameter, rate) for parameter in self.parameters if parameter.grad is not None]
-        return float(_norm(changes) / _norm([p.detach() for p in self.parameters]))
+        # One change at a time: all of them together would be a second copy of the weights.
+        changed = _norm(self._change(p, rate) for p in self.parameters if p.grad is not None)
+        return float(changed / _norm(p.detach() for p in self.parameters))
 
     def _change(self, parameter: Tensor, rate: float) -> Tensor:
-        """What AdamW just subtracted, from its own state: a copy of all weights would cost their memory again."""
+        """What AdamW just subtracted, from its own state: a copy of all weights would cost their memory again.
+
+        The decay is taken of the new value instead of the old one, an error of rate x decay of its own size.
+        """
         settings, state = self.config.optimizer, self.optimizer.state[parameter]
         count = float(state["step"])
         mean = state["exp_avg"] / (1 - settings.beta1**count)
@@ -239,7 +238,22 @@ class Learner:
             time.sleep(SLOW_LEARNER_S)
 
 
-def _norm(tensors: list[Tensor]) -> Tensor:
+def _smaller_budget(
+    budget: int, batches: list[batching.MicroBatch], chosen: StepSamples, error: torch.OutOfMemoryError
+) -> int:
+    """Half of what did not fit, but never under one completion or the knob's bound. Raises `OutOfMemory`."""
+    longest = max(sample.num_tokens for sample in chosen.trained)
+    least = max(longest, int(LIMITS["microbatch_tokens"].low))
+    tried = min(budget, max(batch.padded_tokens for batch in batches))
+    if tried <= least:
+        raise OutOfMemory(
+            f"a single completion of {longest} tokens does not fit into the device's memory; "
+            "lower `max_completion_tokens` or use a smaller model"
+        ) from error
+    return max(tried // 2, least)
+
+
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
     norms = torch.stack([torch.linalg.vector_norm(tensor.float()) for tensor in tensors])
     total: Tensor = torch.linalg.vector_norm(norms)
     return total

@@ -74,8 +74,13 @@ def pad_id(tokenizer: Any) -> int:
 
 
 def max_length(model: Any, config: ModelConfig) -> int:
-    """Longest prompt plus completion in tokens."""
-    own = model.config.get_text_config().max_position_embeddings
+    """Longest prompt plus completion in tokens. Raises `ModelError` when neither the model nor `config` limits it."""
+    try:
+        own = model.config.get_text_config().max_position_embeddings
+    except AttributeError:
+        own = config.max_length  # a model without positions, for instance a recurrent one
+    if own is None:
+        raise ModelError("`model.max_length` must be set for a model that states no `max_position_embeddings`")
     return int(min(own, config.max_length or own))
 
 

@@ -1,8 +1,12 @@
 """A policy that is small enough to train in a test: pre-trained once per session, with a configuration that uses it."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tocsin.schemas.config import (
     CheckpointConfig,
@@ -14,7 +18,8 @@ from tocsin.schemas.config import (
     RunConfig,
 )
 from tocsin.schemas.knobs import Knobs
-from tocsin.trainer.demo_task import ANSWER_TOKENS, split, write_rows
+from tocsin.trainer.data import Completion, Group, GroupRequest, Prompt
+from tocsin.trainer.demo_task import ALPHABET, ANSWER_TOKENS, split, write_rows
 
 SEED = 0
 TRAIN_ROWS = 1024
@@ -70,3 +75,43 @@ def tiny_config(policy: TinyPolicy, **changes: Any) -> RunConfig:
         "device": DeviceConfig(learner="cpu", sampler="cpu", threads=1),
     }
     return RunConfig(**{**fields, **changes})
+
+
+def tiny_prompts(policy: TinyPolicy, num: int) -> list[Prompt]:
+    """The first training prompts. Ids 0 and 1 are padding and the end of sequence, then the alphabet."""
+    rows = [json.loads(line) for line in policy.train.read_text().splitlines()[:num]]
+    return [
+        Prompt(
+            id=f"{index}-0badcafe",
+            text=row["prompt"],
+            token_ids=np.array([ALPHABET.index(letter) + 2 for letter in row["prompt"]], dtype=np.int32),
+            columns={"answer": row["answer"]},
+        )
+        for index, row in enumerate(rows)
+    ]
+
+
+def tiny_requests(policy: TinyPolicy, num: int, **changes: Any) -> list[GroupRequest]:
+    """Requests for groups of four; `changes` are fields of `GroupRequest`."""
+    fields: dict[str, Any] = {
+        "target_step": 0,
+        "size": 4,
+        "temperature": 1.0,
+        "max_tokens": ANSWER_TOKENS + 1,
+        "config_generation": 0,
+        **changes,
+    }
+    return [GroupRequest(index=i, prompt=prompt, **fields) for i, prompt in enumerate(tiny_prompts(policy, num))]
+
+
+def scored(request: GroupRequest, completions: Sequence[Completion], rewards: Sequence[float]) -> Group:
+    """A group with the rewards that a test wants."""
+    return Group(
+        request=request,
+        completions=tuple(completions),
+        rewards=np.array(rewards, dtype=np.float64),
+        components={},
+        num_failed=0,
+        launched_at=0.0,
+        scored_at=0.0,
+    )
