@@ -1,1 +1,14 @@
-"""The `tocsin` diagnostics."""
+"""The diagnostics. An event's way, file after file:
+
+1. `monitor`     stamps it, writes it, and shows it to the engine, in a thread of its own
+2. `feed`        the single writer of `events.jsonl` and `feed.jsonl` (`jsonl`, `lock`)
+3. `features`    bounded windows over the events, shared by all rules (`rewards`)
+4. `rule`        what a rule is; `rules/` holds one file per rule, `catalogue` documents them
+5. `engine`      asks the rules and keeps what is open (`lifecycle`, `selection`, `knob_patch`)
+6. `render`      a record as a line of text
+7. `reader`      pages for whoever polls, and whether anybody still writes (`liveness`, `runs`)
+8. `cli`         the `tocsin` command (`status`, `display`, `snapshot`, `follow`, `output`, `errors`, `plugins`)
+9. `replay`      the engine over recorded events; `measure` says what it costs
+
+The engine and the rules are pure: no clock, no input or output. Nothing here imports a machine-learning library.
+"""

@@ -1,1 +1,18 @@
-"""The `tocsin` trainer."""
+"""The asynchronous GRPO trainer. A rollout's way, file after file:
+
+1.  `prompts`          a row of the data becomes a prompt, in an endless order fixed by the seed (`sources`)
+2.  `slots`            a group may start only in a slot, which is what bounds staleness
+3.  `rollout`          the rollout process: slots to scored groups (`scoring`, `pipes`, `messages`)
+4.  `sampler`          its hand on the sampler process; `local_sampler` and `sampling` are that process
+5.  `rewards`          completions to rewards, in processes that can be killed (`reward_workers`, `verifiers`)
+6.  `rollout_client`   the learner's side: the queue, the ledger (`ledger`), and the replacement of a lost process
+7.  `advantages`       rewards of a group to advantages and token weights
+8.  `batching`         samples to padded micro-batches under a token budget
+9.  `loss`             log-probs to the loss (`stats` sums up the step)
+10. `learner`          gradients to one optimizer step (`devices` measures its memory)
+11. `weights`          the new weights back to the sampler, with a probe that proves their arrival
+12. `loop`             the step that goes through all of it; `run` wires it, `launch` starts it, `checkpoint` saves it
+
+`data` holds the types that are handed on. `commands` is `tocsin train` and `tocsin demo`; `demo`, `demo_task` and
+`demo_model` are the embedded default. `progress` and `summary` are what a person sees.
+"""

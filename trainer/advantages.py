@@ -1,4 +1,4 @@
-"""5 Group rewards to advantages and to weighted samples (pure).
+"""Group rewards to advantages and to weighted samples (pure).
 
 The weight of a token is fixed here, before anything is cut into micro-batches, so the loss is a plain sum and the
 gradient cannot depend on how the step is cut, in which order, or on how many ranks.

@@ -1,4 +1,4 @@
-"""7 Samples to padded micro-batches under a token budget (pure).
+"""Samples to padded micro-batches under a token budget (pure).
 
 Prompts are padded on the left and completions on the right, so every completion starts in the same column and its
 logits are one slice. Rows of similar lengths share a micro-batch. The budget changes memory and speed, never the

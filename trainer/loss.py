@@ -1,4 +1,4 @@
-"""8 Logits to log-probs, and log-probs to the loss (pure).
+"""Logits to log-probs, and log-probs to the loss (pure).
 
 Everything is a sum over tokens of weight x term. Weights come from `advantages.samples` and hold the division by the
 step's denominator, so the losses of a step's micro-batches add up to the loss of the step.

@@ -1,4 +1,4 @@
-"""1. Data set rows to prompts: read, rendered, tokenised once, and put into an endless deterministic order.
+"""Data set rows to prompts: read, rendered, tokenised once, and put into an endless deterministic order.
 
 A bad row is recorded and skipped; only a source that cannot be used at all is a `DataError`. Row numbers start at 1:
 the line of a JSON Lines file (blank lines are counted and ignored), the row of a table.

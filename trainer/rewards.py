@@ -1,4 +1,4 @@
-"""3. Completions to rewards: built-in verifiers, callables by import path, and what counts as an answer.
+"""Completions to rewards: built-in verifiers, callables by import path, and what counts as an answer.
 
 A completion without a valid reward is an error with a cause, never reward 0: a zero would teach the policy that
 the completion was bad. Runs inside the reward workers (`reward_workers`); imports neither torch nor transformers.
