@@ -23,6 +23,8 @@ from tocsin.trainer.sampling import generate
 
 WITH_SPREAD = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0]]
 WITHOUT_SPREAD = [[0.5] * 4] * 4
+SMOOTH = OptimizerConfig(beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.1)
+"""A large eps: with a small one the first update of a gradient that is only rounding is as large as any other."""
 Weights = dict[str, Tensor]
 
 
@@ -112,9 +114,7 @@ def hand_gradient(learner: Learner, groups: list[Group], knobs: Knobs) -> tuple[
 
 
 def test_one_step_is_the_clipped_gradient_through_adamw(tiny_policy: TinyPolicy, groups: list[Group]):
-    # A large eps keeps the update smooth where gradients are as small as rounding.
-    settings = OptimizerConfig(beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.1)
-    learner = make(tiny_policy, optimizer=settings, knobs={"learning_rate": 1e-2, "grad_clip": 0.3})
+    learner = make(tiny_policy, optimizer=SMOOTH, knobs={"learning_rate": 1e-2, "grad_clip": 0.3})
     moved = shifted(groups, 0.3)
     before = snapshot(learner)
     loss, gradient = hand_gradient(learner, moved, learner.config.knobs)
@@ -215,11 +215,11 @@ def small_device(policy: TinyPolicy, *, room_for_tokens: int, **knobs: Any) -> L
     parameter_bytes = 4 * sum(value.numel() for value in make(policy).weights().values())
     total = 4 * parameter_bytes + room_for_tokens * 1_000_000 + 500_000
     device = DeviceConfig(learner="cpu", simulated_memory_gib=total / (1 << 30), simulated_bytes_per_token=1_000_000)
-    return make(policy, device=device, knobs=knobs)
+    return make(policy, device=device, knobs=knobs, optimizer=SMOOTH)
 
 
 def test_running_out_of_memory_halves_the_budget_and_gives_the_same_step(tiny_policy: TinyPolicy, groups: list[Group]):
-    plenty, tight = make(tiny_policy), small_device(tiny_policy, room_for_tokens=70)
+    plenty, tight = make(tiny_policy, optimizer=SMOOTH), small_device(tiny_policy, room_for_tokens=70)
     moved = shifted(groups, 0.1)
     whole = plenty.step(moved, plenty.config.knobs, step=0)
     cut = tight.step(moved, tight.config.knobs, step=0)
