@@ -14,5 +14,5 @@
 12. `loop`             the step that goes through all of it; `run` wires it, `launch` starts it, `checkpoint` saves it
 
 `data` holds the types that are handed on. `commands` is `tocsin train` and `tocsin demo`; `demo`, `demo_task` and
-`demo_model` are the embedded default. `progress` and `summary` are what a person sees.
+`demo_model` are the embedded default. `progress` and `summary` show the `history` to a person.
 """

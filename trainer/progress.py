@@ -29,7 +29,8 @@ from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed
 from tocsin.schemas.step import StepCompleted
-from tocsin.trainer.summary import ABSENT, Finding, History, causes, estimate, share
+from tocsin.trainer.history import ABSENT, Finding, History
+from tocsin.trainer.summary import causes, estimate, share
 
 REFRESH_S: Final = 0.25
 LINE_EVERY_S: Final = 5.0

@@ -23,8 +23,8 @@ from tocsin.schemas.events import (
     SamplerSampled,
 )
 from tocsin.schemas.step import StepCompleted
+from tocsin.trainer.history import ABSENT, History
 from tocsin.trainer.progress import Progress, Stage, draw, progress_line, sparkline
-from tocsin.trainer.summary import ABSENT, History
 
 E = TypeVar("E", bound=BaseEvent)
 

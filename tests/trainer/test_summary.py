@@ -18,7 +18,8 @@ from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, NotEvaluated, Rel
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, SamplerSampled
 from tocsin.schemas.step import StepCompleted
-from tocsin.trainer.summary import ABSENT, Curve, History, share, summarise
+from tocsin.trainer.history import ABSENT, Curve, History
+from tocsin.trainer.summary import share, summarise
 
 E = TypeVar("E", bound=BaseEvent)
 
