@@ -3,7 +3,6 @@
 import math
 import os
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
@@ -16,32 +15,17 @@ from rich.text import Text
 from tocsin.diagnostics import render
 from tocsin.diagnostics.display import duration, labelled
 from tocsin.diagnostics.feed import EVENTS_FILE, FEED_FILE
+from tocsin.diagnostics.history import RECENT, History
 from tocsin.diagnostics.monitor import MonitorCost
+from tocsin.diagnostics.panel import causes, estimate, share
 from tocsin.diagnostics.runs import MANIFEST_FILE
-from tocsin.schemas.base import Number, as_float
-from tocsin.schemas.events import EvaluationCompleted
 from tocsin.trainer.checkpoint import FOLDER, find_all
-from tocsin.trainer.history import ABSENT, RECENT, History
 
 OUTCOME_STYLES: Final = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
 
 
 Rows = Iterator[tuple[str, Text]]
 """Label and text of lines of the report."""
-
-
-def share(value: Number | None) -> str:
-    """Two decimals for rewards and rates; a dash when not measured, `nan` or `inf` when not finite."""
-    if value is None:
-        return ABSENT
-    return f"{as_float(value):.2f}" if abs(as_float(value)) < 100 else f"{as_float(value):.4g}"
-
-
-def estimate(event: EvaluationCompleted) -> str:
-    """`0.79 ± 0.03`: the pass rate, or the reward when no pass rate is declared, with its standard error."""
-    if event.pass_rate is None:
-        return f"{share(event.reward_mean)} ± {share(event.reward_se)}"
-    return f"{share(event.pass_rate)} ± {share(event.pass_rate_se)}"
 
 
 def summarise(history: History, folder: Path, outcome: str, cost: MonitorCost | None, wall_s: float) -> RenderableType:
@@ -95,11 +79,6 @@ def _work(history: History, wall_s: float) -> Rows:
     for what, counts in (("row", history.refused), ("completion", history.failed)):
         if counts:
             yield "left out", Text(f"{render.plural(counts.total(), what)}: {causes(counts)}", style="yellow")
-
-
-def causes(counts: Counter[str]) -> str:
-    """`2 reward_error, 1 reward_timeout`."""
-    return ", ".join(f"{num} {cause}" for cause, num in counts.most_common())
 
 
 def _diagnostics(history: History) -> Rows:

@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from tests.schemas.examples import EVENT_EXAMPLES, RECORD_EXAMPLES
+from tocsin.diagnostics.history import ABSENT, History
+from tocsin.diagnostics.panel import Stage, draw, progress_line, sparkline
 from tocsin.schemas.base import NonFinite
 from tocsin.schemas.batch import BatchConsumed, Quantiles
 from tocsin.schemas.diagnosis import At, Coverage, Diagnostic
@@ -23,8 +25,7 @@ from tocsin.schemas.events import (
     SamplerSampled,
 )
 from tocsin.schemas.step import StepCompleted
-from tocsin.trainer.history import ABSENT, History
-from tocsin.trainer.progress import Progress, Stage, draw, progress_line, sparkline
+from tocsin.trainer.progress import Progress
 
 E = TypeVar("E", bound=BaseEvent)
 

@@ -12,14 +12,15 @@ from rich.console import Console
 
 from tests.schemas.examples import EVENT_EXAMPLES, RECORD_EXAMPLES
 from tocsin.diagnostics.clock import Cost
+from tocsin.diagnostics.history import ABSENT, Curve, History
 from tocsin.diagnostics.monitor import MonitorCost
+from tocsin.diagnostics.panel import share
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, NotEvaluated, Relation
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, SamplerSampled
 from tocsin.schemas.step import StepCompleted
-from tocsin.trainer.history import ABSENT, Curve, History
-from tocsin.trainer.summary import share, summarise
+from tocsin.trainer.summary import summarise
 
 E = TypeVar("E", bound=BaseEvent)
 
