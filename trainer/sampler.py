@@ -3,6 +3,7 @@
 import contextlib
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from typing import Final
 
 from tocsin.schemas.config import RunConfig
 from tocsin.trainer.messages import (
@@ -18,6 +19,9 @@ from tocsin.trainer.messages import (
 )
 from tocsin.trainer.pipes import Inbox, PipeClosed
 from tocsin.trainer.processes import SPAWN, child_main_setup, start_child
+
+START_TIMEOUT_S: Final = 600.0
+"""For the imports of a fresh process and loading the model; `sampler.timeout_s` is about single batches."""
 
 
 class SamplerDied(Exception):
@@ -65,19 +69,19 @@ class LocalSamplerHandle:
             fault=config.fault.name if config.fault else None,
             fault_onset=config.fault.onset_step if config.fault else 0,
         )
-        answer = await self._ask(self._load)
+        answer = await self._ask(self._load, START_TIMEOUT_S)
         assert isinstance(answer, Loaded)
 
     async def sync(self, message: Sync) -> WeightsLoaded:
         """Load new weights. Raises `SamplerDied`; the weights are then loaded by `restart`."""
         self._weights = Weights(message.version, message.path)
-        answer = await self._ask(self._weights)
+        answer = await self._ask(self._weights, self._timeout_s)
         assert isinstance(answer, WeightsLoaded)
         return answer
 
     async def generate(self, message: Generate) -> Generated:
         """Generate one batch. Raises `SamplerDied`."""
-        answer = await self._ask(message)
+        answer = await self._ask(message, self._timeout_s)
         assert isinstance(answer, Generated)
         return answer
 
@@ -87,22 +91,22 @@ class LocalSamplerHandle:
         self.restarts += 1
         self._spawn()
         assert self._load is not None, "a sampler is restarted only after it was loaded once"
-        await self._ask(self._load)
+        await self._ask(self._load, START_TIMEOUT_S)
         if self._weights is None:
             return None
-        answer = await self._ask(self._weights)
+        answer = await self._ask(self._weights, self._timeout_s)
         assert isinstance(answer, WeightsLoaded)
         return answer
 
-    async def _ask(self, message: Load | Weights | Generate) -> object:
+    async def _ask(self, message: Load | Weights | Generate, timeout_s: float) -> object:
         try:
             self._connection.send(message)
-            return await self._inbox.get(self._timeout_s)
+            return await self._inbox.get(timeout_s)
+        except TimeoutError as error:  # before `OSError`, of which it is one
+            raise SamplerDied(f"the sampler did not answer within {timeout_s:g} s") from error
         except (PipeClosed, OSError) as error:
             self.process.join(1.0)
             raise SamplerDied(f"the sampler process ended with exit code {self.process.exitcode}") from error
-        except TimeoutError as error:
-            raise SamplerDied(f"the sampler did not answer within {self._timeout_s:g} s") from error
 
     def stop(self) -> None:
         """Ask the process to end; kill it when it does not."""
