@@ -74,6 +74,8 @@ class Parts:
     at: Callable[[Position], None]
     event_seq: Callable[[], int]
     versions: dict[str, str]
+    evaluated: frozenset[int] = frozenset()
+    """Versions whose evaluation an earlier attempt reported."""
     on_step: Callable[[StepCompleted], None] = field(default=lambda event: None)
 
 
@@ -93,7 +95,7 @@ class TrainLoop:
         """All remaining steps. Raises `Interrupted` at a barrier, and what the learner or the rollout side raise."""
         self._tell_position()
         self._sync()
-        if self.position.step == 0:
+        if self._evaluation_due() and self.position.step not in self.parts.evaluated:
             self._evaluate()
         while self.position.step < self.config.steps:
             self.step()
@@ -118,7 +120,8 @@ class TrainLoop:
         watch.lap("sync_wait")
         self._report_step(event, watch, queued)
         self._guard_nonfinite(event)
-        self._evaluate_when_due()
+        if self._evaluation_due():
+            self._evaluate()
         self._save_when_due()
 
     def change_knob(self, path: str, value: KnobValue, actor: str) -> None:
@@ -168,8 +171,10 @@ class TrainLoop:
     def _change_knobs(self) -> None:
         fault, step = self.config.fault, self.position.step
         if fault is not None and fault.name == "lr-too-high" and step == fault.onset_step:
-            raised = min(1.0, self.knobs.learning_rate * LR_TOO_HIGH_FACTOR)
-            self.change_knob("learning_rate", raised, f"fault:{fault.name}")
+            # From the launch value: a run that is resumed at this very step may hold the raised one already.
+            raised = min(1.0, self.config.knobs.learning_rate * LR_TOO_HIGH_FACTOR)
+            if self.knobs.learning_rate != raised:
+                self.change_knob("learning_rate", raised, f"fault:{fault.name}")
 
     def _sync_due(self) -> bool:
         last = self.position.step >= self.config.steps
@@ -284,10 +289,9 @@ class TrainLoop:
                 f"(loss {as_float(event.loss):g}); the weights before them are in the last checkpoint"
             )
 
-    def _evaluate_when_due(self) -> None:
-        every = self.config.evaluation.every
-        if self.position.step == self.config.steps or (every and self.position.step % every == 0):
-            self._evaluate()
+    def _evaluation_due(self) -> bool:
+        step, every = self.position.step, self.config.evaluation.every
+        return step in (0, self.config.steps) or (every > 0 and step % every == 0)
 
     def _evaluate(self) -> None:
         """Ask for an evaluation; one at a time, the weights of the last sync."""

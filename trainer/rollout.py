@@ -189,9 +189,11 @@ class _Rollout:
         """Groups of one step that are generated together; empty when nothing may be admitted now."""
         if self.acknowledged < 0:
             return []
+        steps_left = self.config.steps - self.acknowledged
         opened = self.slots.open(
             acknowledged=self.acknowledged,
-            max_staleness=self.knobs.max_staleness,
+            # Nobody would train on a group for a step after the last one.
+            max_staleness=min(self.knobs.max_staleness, steps_left - 1),
             groups_per_step=self.knobs.groups_per_step,
             group_size=self.knobs.group_size,
         )

@@ -159,10 +159,14 @@ class RolloutClient:
 
         Raises `Interrupted`, `RolloutError`, `RolloutInputError`.
         """
-        while not self._whole(step):
-            if self.should_stop():
-                raise Interrupted
+        # Looked at before the groups are: a sampler that is ahead would otherwise keep a run from ever stopping.
+        while not self.should_stop():
+            if self._whole(step):
+                return self._take(step)
             self.pump()
+        raise Interrupted
+
+    def _take(self, step: int) -> list[QueuedGroup]:
         indices = sorted(index for index, slot in self.open_slots.items() if slot.step == step)
         taken = []
         for index in indices:

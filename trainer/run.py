@@ -17,7 +17,7 @@ from tocsin.diagnostics.monitor import Monitor, MonitorCost
 from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import RolloutFailed, RunEnded, RunResumed, RunStarted
+from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, RunStarted
 from tocsin.schemas.knobs import Knobs, KnobValue
 from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, read_latest
 from tocsin.trainer.data import Ints
@@ -71,6 +71,8 @@ class _Start:
     knobs: Knobs
     state: CheckpointState | None
     rewound_from_step: int
+    evaluated: frozenset[int] = frozenset()
+    """Versions whose evaluation was reported."""
 
 
 class Run:
@@ -168,6 +170,7 @@ class Run:
             at=self.at,
             event_seq=lambda: self.writer.last_event_seq,
             versions=versions(),
+            evaluated=start.evaluated,
         )
 
     def _setup(self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], probe: Ints) -> Setup:
@@ -234,8 +237,12 @@ def _starting_point(plan: Plan) -> _Start:
         return _Start(plan.config.model.path, Position(), plan.config.knobs, None, 0)
     folder, state = read_latest(plan.folder)
     position = Position(state.step, state.step, state.sampler_version, state.config_generation)
-    last = max((event.step for event in read_events(plan.folder / EVENTS_FILE)), default=0)
-    return _Start(folder, position, state.knobs, state, last)
+    last, evaluated = 0, set()
+    for event in read_events(plan.folder / EVENTS_FILE):
+        last = max(last, event.step)
+        if isinstance(event, EvaluationCompleted):
+            evaluated.add(event.version)
+    return _Start(folder, position, state.knobs, state, last, frozenset(evaluated))
 
 
 def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]:
