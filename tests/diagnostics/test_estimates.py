@@ -1,4 +1,4 @@
-"""Statistics: correct on independent values, honest on correlated ones."""
+"""Estimates: correct on independent values, honest on correlated ones."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tocsin.diagnostics.statistics import (
+from tocsin.diagnostics.estimates import (
     effective_size,
     lag_one_correlation,
     location_and_scale,

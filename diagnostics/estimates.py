@@ -1,4 +1,4 @@
-"""Statistics that hold for the metrics of a run, which are noisy, autocorrelated and never many.
+"""Estimates that hold for the metrics of a run, which are noisy, autocorrelated and never many.
 
 Everything takes plain sequences of floats. A NaN in the series makes the answer NaN, which passes no comparison;
 callers that know better filter first.
@@ -18,8 +18,9 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, corrected for autocorrelation at lag one.
 
     Neighbouring steps of a run share weights and samples, so n of them say less than n independent ones: under an
-    AR(1) process about n (1 - r) / (1 + r). The error is infinite when nothing can be said about it: with fewer than
-    three values, with one that is not finite, or with so much correlation that they count as one. Negative correlation earns no smaller error.
+    AR(1) process about n (1 - r) / (1 + r). Negative correlation earns no smaller error. The error is infinite when
+    nothing can be said about it: with fewer than three values, with one that is not finite, or with so much
+    correlation that they count as one.
     """
     n = len(values)
     if n == 0 or not all(map(math.isfinite, values)):
