@@ -19,13 +19,14 @@ from tocsin.diagnostics.catalogue import RULES, describe, document, find_rule
 from tocsin.diagnostics.errors import BAD_INPUT, CANNOT_TELL, CLEAR, OPEN, error_line, judge
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.follow import follow, page_line
-from tocsin.diagnostics.output import flush, note, show, show_json
+from tocsin.diagnostics.output import StdoutConsole, flush, note, show, show_json
 from tocsin.diagnostics.plugins import LazyGroup
 from tocsin.diagnostics.reader import OPEN_STATES, FeedReader
 from tocsin.diagnostics.recording import events_file, judge_again, recorded_events
 from tocsin.diagnostics.runs import RunNotFound, find_run
 from tocsin.diagnostics.snapshot import around, grid
 from tocsin.diagnostics.status import gather, metrics, recent
+from tocsin.diagnostics.watch import watch as watch_run
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.feed import Page
 from tocsin.schemas.knobs import KNOBS
@@ -152,6 +153,21 @@ def _show_page(page: Page, *, json: bool) -> None:
         show_json(*page.records, page_line(page))
     else:
         show(*map(render.styled, page.records))
+
+
+@app.command()
+def watch(run: RunArgument, runs_dir: RunsDir = RUNS) -> None:
+    """Watch a run live, from its files alone, until it ends or is dead.
+
+    Exit code as for `status`. Ctrl-C leaves the run alone.
+
+    \b
+    Example:
+      tocsin watch latest
+    """
+    folder = find_run(run, runs_dir)
+    watch_run(folder, StdoutConsole())
+    raise typer.Exit(gather(folder, pending=None).exit_code)
 
 
 @app.command()
