@@ -73,9 +73,10 @@ class CheckpointWriter:
         self.keep = keep
 
     def begin(self, step: int) -> Path:
-        """An empty folder aside, to be filled and handed to `commit`."""
+        """An empty folder aside, to be filled and handed to `commit`. Removes what a killed process left there."""
+        for leftover in self.folder.glob(".partial-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         aside = self.folder / f".partial-{os.getpid()}-{step:06d}"
-        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         return aside
 
@@ -83,17 +84,26 @@ class CheckpointWriter:
         """Complete the checkpoint; only now can it be found. Removes those beyond `keep`."""
         (aside / STATE_FILE).write_text(state.model_dump_json(indent=1))
         final = self.folder / f"step-{state.step:06d}"
+        replaced = aside.with_name(f"{aside.name}-replaced")
         if final.exists():
-            shutil.rmtree(final)
+            # Removing files takes long enough to be killed in between; renaming does not.
+            final.rename(replaced)
         aside.rename(final)
-        for old in find_all(self.folder.parent)[: -self.keep]:
+        shutil.rmtree(replaced, ignore_errors=True)
+        others = [p for p in find_all(self.folder.parent) if p != final]
+        for old in others[: max(0, len(others) + 1 - self.keep)]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
 
 def find_all(run_folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(p for p in (run_folder / FOLDER).glob("step-*") if (p / STATE_FILE).is_file())
+    """Complete checkpoints, by step."""
+    found = [p for p in (run_folder / FOLDER).glob("step-*") if (p / STATE_FILE).is_file()]
+    return sorted((p for p in found if _step(p).isdigit()), key=lambda p: int(_step(p)))
+
+
+def _step(folder: Path) -> str:
+    return folder.name.removeprefix("step-")
 
 
 def read_latest(run_folder: Path) -> tuple[Path, CheckpointState]:
@@ -101,7 +111,7 @@ def read_latest(run_folder: Path) -> tuple[Path, CheckpointState]:
     problems = []
     for folder in reversed(find_all(run_folder)):
         try:
-            return folder, CheckpointState.model_validate_json((folder / STATE_FILE).read_text())
+            return folder, CheckpointState.model_validate_json((folder / STATE_FILE).read_bytes())
         except (OSError, ValidationError) as error:
             problems.append(f"{folder.name}: {str(error).splitlines()[0]}")
     found = "; ".join(problems) or "there is none"
