@@ -5,12 +5,17 @@ What can change during the run stands in `[knobs]` (see `knobs`), everything els
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, model_validator
 
 from tocsin.schemas.base import Count, Model
 from tocsin.schemas.knobs import Knobs
 
 PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
+
+
+def _as_tuple(value: Any) -> Any:
+    """TOML has arrays only, and strict validation would refuse one where a tuple belongs."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class ModelConfig(Model):
@@ -66,7 +71,7 @@ class RewardConfig(Model):
     """Column that a built-in verifier compares with."""
     pattern: str | None = None
     """Regular expression for `regex`; its first group is compared with the answer if there is one."""
-    range: Annotated[tuple[FiniteFloat, FiniteFloat] | None, Field(strict=False)] = None
+    range: Annotated[tuple[FiniteFloat, FiniteFloat], BeforeValidator(_as_tuple)] | None = None
     """Smallest and largest value of a callable; built-in verifiers have (0, 1). Enables pass rates."""
 
     @property

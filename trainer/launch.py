@@ -17,6 +17,7 @@ from tocsin.diagnostics.runs import find_run, new_run_id, read_manifest
 from tocsin.schemas.config import RunConfig, describe_errors
 from tocsin.schemas.knobs import LIMITS, Knobs, unknown_knob
 from tocsin.trainer.checkpoint import read_latest
+from tocsin.trainer.preflight import check_inputs
 from tocsin.trainer.processes import thread_environment
 from tocsin.trainer.run_folder import begin_manifest, continue_manifest, remove_unstarted
 from tocsin.trainer.signals import StopFlag
@@ -69,9 +70,11 @@ def parse_settings(settings: list[str]) -> dict[str, KnobSetting]:
         if path.strip() not in LIMITS:
             raise ConfigError(f"--set: {unknown_knob(path.strip())}")
         try:
-            value: Any = tomllib.loads(f"value = {text}")["value"]
+            parsed = tomllib.loads(f"value = {text}")
         except tomllib.TOMLDecodeError:
-            value = text
+            parsed = {}
+        # More than one key: the text was more than a value.
+        value = parsed["value"] if len(parsed) == 1 else None
         if not isinstance(value, bool | int | float):
             raise ConfigError(f"--set: `{path}` must be a number or true/false, got `{text}`")
         result[path.strip()] = value
@@ -84,6 +87,8 @@ def new_run(config: RunConfig, runs_dir: Path, name: str, prepare: Callable[[Pat
     `prepare(folder, progress)` may fill the folder and returns the final configuration (the demo trains its model
     there). Raises `ValueError` for bad input; the folder is removed when nothing was recorded.
     """
+    if prepare is None:
+        check_inputs(config)
     run_id = new_run_id(name)
     folder = runs_dir / run_id
     try:
@@ -105,9 +110,10 @@ def resume_run(run: str, runs_dir: Path, settings: list[str]) -> int:
             raise ConfigError(f"`{manifest.run_id}` must have steps left to resume, and all {state.step} are done")
         overrides = parse_settings(settings)
         try:
-            Knobs.model_validate({**state.knobs.model_dump(), **overrides})
+            Knobs.model_validate({**state.knobs.model_dump(), **overrides}, strict=True)
         except ValidationError as error:
             raise ConfigError(describe_errors(error.errors(), source="--set")) from error
+        check_inputs(manifest.config)
         continued = continue_manifest(folder, state.step)
         attempt = len(continued.attempts)
         return _attempt(writer, manifest.config, None, attempt=attempt, overrides=overrides)
@@ -127,8 +133,9 @@ def _attempt(
 
     began = time.monotonic()
     with StopFlag() as stop:
-        rollout = RolloutClient(config.device.threads)
+        rollout = RolloutClient(config)
         try:
+            rollout.wait_until_ready()
             from tocsin.trainer.models import silence_transformers  # noqa: PLC0415
             from tocsin.trainer.progress import Progress  # noqa: PLC0415
             from tocsin.trainer.run import Plan, Run  # noqa: PLC0415
@@ -145,7 +152,7 @@ def _attempt(
         except KeyboardInterrupt:
             remove_unstarted(writer)
             return 128 + (stop.signal or signal.SIGINT)
-        except ValueError:
+        except (ValueError, OSError):
             remove_unstarted(writer)
             raise
         finally:

@@ -165,7 +165,7 @@ def _generate(model: Any, sampling: Sampling, ids_RP: Tensor, mask_RP: Tensor, p
     own = model.generation_config
     # `generate` fills in whatever the model's own settings say, and a repetition penalty or a list of suppressed
     # tokens would change the distribution behind the learner's back.
-    model.generation_config = GenerationConfig()
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
         model.generate(
             input_ids=ids_RP,
