@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tocsin.schemas.config import DataConfig
 from tocsin.trainer.data import Ints, Prompt
 from tocsin.trainer.rewards import one_line
-from tocsin.trainer.sources import DataError, read_rows, without_column
+from tocsin.trainer.sources import DataError, empty, read_rows, without_column
 
 __all__ = ["DataError", "PromptOrder", "PromptSet", "Refused", "load_prompts"]
 
@@ -123,7 +123,7 @@ def load_prompts(
 
 def _no_prompts(source: str, refused: list[Refused]) -> str:
     if not refused:
-        return f"`{source}` must hold at least one row, and it is empty"
+        return empty(source)
     first = refused[0]
     return (
         f"`{source}` must hold at least one usable row, and all {len(refused)} were refused; "

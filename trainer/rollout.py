@@ -15,6 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tocsin.schemas.config import RunConfig
 from tocsin.trainer.data import Completion, GroupRequest
 from tocsin.trainer.messages import (
     BatchSampled,
@@ -45,20 +46,23 @@ TRUNCATED_FAULT_TOKENS = 4
 """Length limit that the fault `truncated` sets on the embedded task, whose answers have seven tokens."""
 
 
-def rollout_process(connection: Connection, threads: int) -> None:
+def rollout_process(connection: Connection, config: RunConfig) -> None:
     """Target of the process."""
     child_main_setup("rollout")
-    asyncio.run(_run(connection, threads))
+    asyncio.run(_run(connection, config))
 
 
-async def _run(connection: Connection, threads: int) -> None:
+async def _run(connection: Connection, config: RunConfig) -> None:
     inbox = Inbox(connection, name="learner")
-    sampler = LocalSamplerHandle(threads)
-    connection.send(Ready())
+    sampler = LocalSamplerHandle(config.device.threads)
+    workers = RewardWorkers(config.reward_workers, config.rewards)
     try:
+        # Before anything else, so that a reward function that cannot be loaded is refused within seconds.
+        await workers.start()
+        connection.send(Ready())
         setup = await inbox.get()
         if isinstance(setup, Setup):
-            await _Rollout(connection, inbox, sampler, setup).run()
+            await _Rollout(connection, inbox, sampler, workers, setup).run()
     except PipeClosed:
         return  # the learner is gone, and with it everybody who would want an answer
     except RewardError as error:
@@ -67,12 +71,20 @@ async def _run(connection: Connection, threads: int) -> None:
         connection.send(Fatal(str(error), user_error=False))
     finally:
         sampler.stop()
+        await workers.close()
 
 
 class _Rollout:
     """The state of a running rollout process."""
 
-    def __init__(self, connection: Connection, inbox: Inbox, sampler: LocalSamplerHandle, setup: Setup):
+    def __init__(
+        self,
+        connection: Connection,
+        inbox: Inbox,
+        sampler: LocalSamplerHandle,
+        workers: RewardWorkers,
+        setup: Setup,
+    ):
         self.connection = connection
         self.inbox = inbox
         self.sampler = sampler
@@ -83,6 +95,7 @@ class _Rollout:
         self.slots = Slots(setup.next_step, setup.next_index)
         for slot in setup.reissue:
             self.slots.reissue(slot)
+        self.scorer = Scorer(connection, workers, setup, on_failed=self._slot_failed)
         self.order = PromptOrder(len(setup.prompts), setup.config.seed)
         self.acknowledged = -1
         self.control: list[Sync | Evaluate] = []
@@ -94,24 +107,21 @@ class _Rollout:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Work until `Stop`. Raises `PipeClosed`, `RewardError`, `SamplerDied`."""
-        workers = RewardWorkers(self.config.reward_workers, self.config.rewards)
-        # The reward functions are imported while the model loads.
-        loading = asyncio.create_task(self.sampler.load(self.setup))
+        """Work until `Stop`. Raises `PipeClosed`, `SamplerDied`."""
+        await self._load()
+        listener = asyncio.create_task(self._listen())
+        dispatcher = asyncio.create_task(self._dispatch())
+        done, _ = await asyncio.wait({listener, dispatcher}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (listener, dispatcher, *self.tasks):
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def _load(self) -> None:
         try:
-            await workers.start()
-            await loading
-            self.scorer = Scorer(self.connection, workers, self.setup, on_failed=self._slot_failed)
-            listener = asyncio.create_task(self._listen())
-            dispatcher = asyncio.create_task(self._dispatch())
-            done, _ = await asyncio.wait({listener, dispatcher}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (listener, dispatcher, *self.tasks):
-                task.cancel()
-            for task in done:
-                task.result()
-        finally:
-            loading.cancel()
-            await workers.close()
+            await self.sampler.load(self.setup)
+        except SamplerDied as error:
+            await self._revive(error)
 
     async def _listen(self) -> None:
         """Take messages of the learner as they come."""
@@ -269,13 +279,19 @@ class _Rollout:
             for c, text in zip(group, texts, strict=True)
         ]
 
-    async def _revive(self, error: SamplerDied) -> WeightsLoaded | None:
-        self.connection.send(ProcessNews("sampler", "died", str(error)))
-        if self.sampler.restarts >= self.config.sampler.max_restarts:
-            raise SamplerDied(f"{error}, after {self.sampler.restarts} restarts; see the messages above it")
-        answer = await self.sampler.restart()
-        self.connection.send(ProcessNews("sampler", "restarted", f"restart {self.sampler.restarts}"))
-        return answer
+    async def _revive(self, died: SamplerDied) -> WeightsLoaded | None:
+        """Start the sampler again, more than once if need be. Raises `SamplerDied` when the budget is spent."""
+        while True:
+            self.connection.send(ProcessNews("sampler", "died", str(died)))
+            if self.sampler.restarts >= self.config.sampler.max_restarts:
+                raise SamplerDied(f"{died}, after {self.sampler.restarts} restarts; see the messages above it")
+            try:
+                answer = await self.sampler.restart()
+            except SamplerDied as error:
+                died = error
+            else:
+                self.connection.send(ProcessNews("sampler", "restarted", f"restart {self.sampler.restarts}"))
+                return answer
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
+from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed, SamplerSampled
 from tocsin.schemas.knobs import Knobs
@@ -73,8 +74,8 @@ class QueuedGroup:
 class RolloutClient:
     """One rollout process and the books about it. Used from the learner's main thread only."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
         self._messages: queue.Queue[Any] = queue.Queue()
         self.ledger = GroupLedger()
         self.open_slots: dict[int, Slot] = {}
@@ -123,12 +124,21 @@ class RolloutClient:
     def _spawn(self) -> None:
         self._connection, child = SPAWN.Pipe()
         self.process: SpawnProcess = SPAWN.Process(
-            target=rollout_process, args=(child, self._threads), name="tocsin-rollout"
+            target=rollout_process, args=(child, self._config), name="tocsin-rollout"
         )
-        start_child(self.process, threads=self._threads)
+        start_child(self.process, threads=self._config.device.threads)
         child.close()
         self._messages = queue.Queue()
         read_in_thread(self._connection, self._messages.put, name="rollout")
+
+    def wait_until_ready(self) -> None:
+        """Block until the reward functions are loaded. Raises `RolloutInputError` when they cannot be."""
+        message = self._messages.get()
+        if isinstance(message, Fatal):
+            self._end(message)
+        if isinstance(message, PipeClosed):
+            raise RolloutInputError("the rollout process ended while it started; see the messages above")
+        self._messages.put(message)  # nobody records events yet
 
     def setup(self, setup: Setup) -> None:
         """Hand over everything the process needs, once."""
@@ -304,8 +314,10 @@ class RolloutClient:
         self._send(replace(self._setup, next_step=self.next_step, next_index=self.next_index, reissue=_by_step(lost)))
         if self._last_sync is not None:
             self._send(self._last_sync)
-        if self._pending_evaluation is not None:
-            self._send(self._pending_evaluation)
+            if self._pending_evaluation is not None:
+                # The new process has the newest weights only.
+                self._pending_evaluation = Evaluate(self._last_sync.version)
+                self._send(self._pending_evaluation)
         self.emit(ComponentHeartbeat(component="rollout", state="restarted", detail=f"{len(lost)} groups issued again"))
 
     def outstanding(self) -> list[Slot]:

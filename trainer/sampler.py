@@ -109,10 +109,11 @@ class LocalSamplerHandle:
             raise SamplerDied(f"the sampler process ended with exit code {self.process.exitcode}") from error
 
     def stop(self) -> None:
-        """Ask the process to end; kill it when it does not."""
-        with contextlib.suppress(OSError):
-            self._connection.send(Stop())
-        self.process.join(2.0)
+        """Ask the process to end; kill it when it does not, or has nothing loaded yet."""
+        if self._load is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(Stop())
+            self.process.join(2.0)
         self.kill()
 
     def kill(self) -> None:

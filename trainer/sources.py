@@ -13,6 +13,9 @@ from typing import Any, Final
 from tocsin.trainer.rewards import one_line
 
 BATCH_ROWS: Final = 1000
+FILES: Final = (".jsonl", ".json", ".parquet")
+LOCAL: Final = (".", "/", "~")
+"""How a source begins that can be no id of a data set."""
 
 Row = tuple[int, dict[str, Any] | str]
 """Row number from 1, and the row or why it could not be read."""
@@ -31,11 +34,29 @@ def read_rows(source: str, *, split: str, column: str) -> Iterator[tuple[list[Ro
         yield from _json_batches(_existing(path))
     elif path.suffix == ".parquet":
         yield from _parquet_batches(_existing(path), column)
-    elif path.is_file() or source.startswith((".", "/", "~")):
+    elif path.is_file() or source.startswith(LOCAL):
         _existing(path)
         raise DataError(f"`{source}` must end in .jsonl, .json or .parquet, got `{path.suffix}`; convert it")
     else:
         yield from _dataset_batches(_from_hub(source, split), source, column)
+
+
+def check_source(source: str, *, column: str) -> None:
+    """Raises `DataError` for a file that is missing or holds no row, after a look at its first rows.
+
+    Folders and data sets of a hub are left to `read_rows`: even a look at them takes seconds.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() or not (path.suffix in FILES or path.is_file() or source.startswith(LOCAL)):
+        return
+    rows, _, _ = next(read_rows(source, split="", column=column))
+    if not rows:
+        raise DataError(empty(source))
+
+
+def empty(source: str) -> str:
+    """The message for a source without rows."""
+    return f"`{source}` must hold at least one row, and it is empty; check `data.train` and `data.evaluation`"
 
 
 def without_column(column: str, columns: list[str]) -> str:

@@ -1,0 +1,33 @@
+"""What can be refused within a second: before torch is imported and before there is a run folder."""
+
+from pathlib import Path
+from typing import Final
+
+from tocsin.schemas.config import ModelConfig, RunConfig
+from tocsin.trainer.sources import DataError, check_source
+
+MODEL_FILE: Final = "config.json"
+"""What every transformers model folder holds."""
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Raises `ValueError`, one line per fault, for data and models that are certainly not there."""
+    problems = [_model_problem(config.model)]
+    for source in (config.data.train, config.data.evaluation):
+        try:
+            if source is not None:
+                check_source(source, column=config.data.prompt_column)
+        except DataError as error:
+            problems.append(str(error))
+    if found := [problem for problem in problems if problem]:
+        raise ValueError("\n".join(dict.fromkeys(found)))
+
+
+def _model_problem(config: ModelConfig) -> str:
+    """Why `model.path` cannot be a model; empty when it may be one, hub ids included."""
+    path = Path(config.path)
+    rule = f"`model.path` must be a model folder or hub id, got `{config.path}`"
+    if path.is_dir():
+        return "" if (path / MODEL_FILE).is_file() else f"{rule}, a folder without {MODEL_FILE}; correct the path"
+    is_id = config.path.count("/") <= 1 and not path.exists() and not config.path.startswith((".", "/", "~"))
+    return "" if is_id else f"{rule}, which is no folder; correct the path"
