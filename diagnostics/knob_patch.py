@@ -4,7 +4,7 @@ import math
 
 from pydantic import ValidationError
 
-from tocsin.diagnostics.features import Settings
+from tocsin.diagnostics.feature import Settings
 from tocsin.schemas.actions import Patch
 from tocsin.schemas.knobs import LIMITS, Knobs, KnobValue
 

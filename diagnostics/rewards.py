@@ -7,7 +7,7 @@ two scored completions have no spread by definition and are left out.
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 from tocsin.schemas.base import as_float
@@ -41,6 +41,12 @@ class Totals:
     """Over completions."""
     pass_sum: float = 0.0
     """Completions at the highest declared reward; without a declared range, the reward relative to the range seen."""
+    mean_sum: float = 0.0
+    """Sum of the groups' mean rewards."""
+    square_sum: float = 0.0
+    """Sum of their squares."""
+    single: int = 0
+    """Groups left out everywhere else, because fewer than two of their completions have a reward."""
 
     def add(self, other: "Totals", sign: int) -> None:
         """Put a step in (`sign` 1) or take it out (-1)."""
@@ -54,6 +60,26 @@ class Totals:
         self.zero_tokens += sign * other.zero_tokens
         self.reward_sum += sign * other.reward_sum
         self.pass_sum += sign * other.pass_sum
+        self.mean_sum += sign * other.mean_sum
+        self.square_sum += sign * other.square_sum
+        self.single += sign * other.single
+
+    def copy(self) -> "Totals":
+        """A copy that later additions leave alone."""
+        return replace(self)
+
+    @property
+    def mean(self) -> float:
+        """Mean reward over completions."""
+        return self.reward_sum / self.completions if self.completions else math.nan
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean between groups; infinite with fewer than two."""
+        if self.groups < 2:
+            return math.inf
+        spread = self.square_sum - self.mean_sum * self.mean_sum / self.groups
+        return math.sqrt(max(0.0, spread) / (self.groups * (self.groups - 1)))
 
     @property
     def size(self) -> float:
@@ -93,6 +119,8 @@ class Rewards:
     MOVED_BY: ClassVar[frozenset[str]] = frozenset({"zero_spread"})
 
     totals: Totals = field(default_factory=Totals)
+    last: Totals = field(default_factory=Totals)
+    """The newest step."""
     streak: Streak = field(default_factory=Streak)
     declared: tuple[float, float] | None = None
     """Lowest and highest possible reward, when the task states them."""
@@ -109,18 +137,23 @@ class Rewards:
         """Take in the groups of one step."""
         self._widen(batch)
         step = Totals(steps=1)
-        low, high = self._range()
+        low, high = self.span
         near = self.tolerance
         groups = batch.groups
         columns = (groups.size, groups.zero_spread, groups.reward_max, groups.reward_mean, groups.tokens)
         for size, zero, top, mean, tokens in zip(*columns, strict=True):
             value, average = as_float(top), as_float(mean)
-            if size < 2 or not (math.isfinite(value) and math.isfinite(average)):
+            if size < 2:
+                step.single += 1
+                continue
+            if not (math.isfinite(value) and math.isfinite(average)):
                 continue
             step.groups += 1
             step.completions += size
             step.tokens += tokens
             step.reward_sum += average * size
+            step.mean_sum += average
+            step.square_sum += average * average
             if zero:
                 step.zero += 1
                 step.zero_tokens += tokens
@@ -128,6 +161,7 @@ class Rewards:
                 step.failed += value <= low + near and low < high
             self._follow(value if zero else math.nan, size, tokens, batch.step)
         step.pass_sum = self._passes(batch, step)
+        self.last = step
         self._keep(batch.step, step)
 
     def restart(self) -> None:
@@ -138,13 +172,13 @@ class Rewards:
     @property
     def tolerance(self) -> float:
         """Distance below which two rewards are equal."""
-        low, high = self._range()
+        low, high = self.span
         return TOLERANCE * max(high - low, 1e-3) if math.isfinite(high - low) else TOLERANCE
 
     @property
     def mean_level(self) -> float:
         """Mean reward of the window relative to the range, 0 at the lowest; NaN without a range."""
-        low, high = self._range()
+        low, high = self.span
         if not self.totals.completions or not high > low:
             return math.nan
         return (self.totals.reward_sum / self.totals.completions - low) / (high - low)
@@ -166,7 +200,9 @@ class Rewards:
             return "floor"
         return "other"
 
-    def _range(self) -> tuple[float, float]:
+    @property
+    def span(self) -> tuple[float, float]:
+        """Lowest and highest reward: as declared, or else as seen."""
         return self.declared if self.declared is not None else (self.lowest, self.highest)
 
     def _widen(self, batch: BatchConsumed) -> None:
@@ -182,19 +218,23 @@ class Rewards:
         rate = as_float(batch.pass_rate)
         if math.isfinite(rate):
             return rate * step.completions
-        low, high = self._range()
+        low, high = self.span
         if not high > low:
             return 0.0
         return (step.reward_sum - low * step.completions) / (high - low)
 
     def _keep(self, step: int, totals: Totals) -> None:
-        if totals.groups == 0:
+        if totals.groups + totals.single == 0:
             return
         self._window.append((step, totals))
         self.totals.add(totals, 1)
-        while self.totals.groups - self._window[0][1].groups >= GROUPS:
+        while self._seen - self._window[0][1].groups - self._window[0][1].single >= GROUPS:
             self.totals.add(self._window.popleft()[1], -1)
         self.first_step = self._window[0][0]
+
+    @property
+    def _seen(self) -> int:
+        return self.totals.groups + self.totals.single
 
     def _follow(self, value: float, size: int, tokens: int, step: int) -> None:
         """Lengthen the streak by one group, or start over; `value` is NaN for a group with spread."""

@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tocsin.diagnostics.features import Features, Settings, StepClips
+from tocsin.diagnostics.feature import Settings
+from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
+from tocsin.diagnostics.updates import StepClips
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.diagnosis import Cause, Evidence
 from tocsin.schemas.step import StepCompleted

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tocsin.diagnostics.features import Features, Settings
+from tocsin.diagnostics.feature import Settings
+from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated
 from tocsin.schemas.actions import Verify

@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tocsin.diagnostics.features import Features, Settings, StepStaleness
+from tocsin.diagnostics.feature import Settings
+from tocsin.diagnostics.features import Features
+from tocsin.diagnostics.freshness import StepStaleness
 from tocsin.diagnostics.knob_patch import patch
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify

@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tocsin.diagnostics.features import Features, MemorySample, Settings
+from tocsin.diagnostics.feature import Settings
+from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
+from tocsin.diagnostics.memory import MemorySample
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Patch, Verify
 from tocsin.schemas.diagnosis import Cause, Evidence
