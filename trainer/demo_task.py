@@ -14,7 +14,7 @@ import numpy as np
 DIGITS: Final = 6
 """Digits of a prompt."""
 TEACHER_ACCURACY: Final = 0.48
-"""Share of demonstrations that are right."""
+"""Share of demonstrations that are left right; an exchange of equal digits adds about 0.04."""
 ALPHABET: Final = "0123456789>"
 ANSWER_TOKENS: Final = DIGITS + 1
 """The digits and the end of sequence."""

@@ -61,7 +61,7 @@ def check_diagnostics(config: RunConfig) -> None:
 
 
 def parse_settings(settings: list[str]) -> dict[str, KnobSetting]:
-    """`["learning_rate=1e-4"]` as a dictionary. Raises `ConfigError` for an unknown knob or no value."""
+    """`["learning_rate=1e-4"]` as a dictionary. Raises `ConfigError` for what no knob can take."""
     result: dict[str, KnobSetting] = {}
     for setting in settings:
         path, sign, text = setting.partition("=")
@@ -77,6 +77,9 @@ def parse_settings(settings: list[str]) -> dict[str, KnobSetting]:
         value = parsed["value"] if len(parsed) == 1 else None
         if not isinstance(value, bool | int | float):
             raise ConfigError(f"--set: `{path}` must be a number or true/false, got `{text}`")
+        limits = LIMITS[path.strip()]
+        if not isinstance(value, bool) and not limits.low <= value <= limits.high:
+            raise ConfigError(f"--set: `{path}` must be between {limits.low:g} and {limits.high:g}, got {text}")
         result[path.strip()] = value
     return result
 

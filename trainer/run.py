@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from tocsin.diagnostics.control import NO_REFERENCE
 from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.feed import EVENTS_FILE, RunWriter
 from tocsin.diagnostics.monitor import Monitor, MonitorCost
 from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.config import RunConfig
+from tocsin.schemas.control import ControlRequest
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, RunStarted
 from tocsin.schemas.knobs import Knobs, KnobValue
 from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, read_latest
+from tocsin.trainer.control import ControlDoor, Desk
+from tocsin.trainer.control_memory import read_earlier
 from tocsin.trainer.data import Ints
 from tocsin.trainer.devices import describe_device
 from tocsin.trainer.learner import Learner, OutOfMemory
@@ -102,7 +106,8 @@ class Run:
         with ExitStack() as stack:
             weights = WeightStore()
             stack.callback(weights.close)
-            parts = self._parts(start, learner, train, weights)
+            door = self._door(start, learner, (train, held_out), stop)
+            parts = self._parts(start, learner, train, weights, door)
             stack.callback(parts.store.close)
             self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
             loop = TrainLoop(parts, start.knobs, start.position)
@@ -115,6 +120,7 @@ class Run:
                 for path, value in self.plan.overrides.items():
                     loop.change_knob(path, value, "launch")
                 self.progress.stage("starting the sampler")
+                door.open(loop)
                 loop.run()
                 ending.outcome = "completed"
         ending.cost = self.monitor.cost()
@@ -144,15 +150,44 @@ class Run:
             ending.error = str(error)
             if not isinstance(error, TooManyNonFinite):
                 loop.save()
+        except ValueError as error:
+            # Bad input was found before the first event; from here on a `ValueError` is a bug and shows where.
+            ending.error = f"{type(error).__name__}: {error}"
+            raise RuntimeError("training stopped because of a bug; see above") from error
         except BaseException as error:
             ending.error = f"{type(error).__name__}: {error}"
             raise
         finally:
             self.rollout.ledger.drop_open("run_ended")
+            loop.parts.control.close()
             self.emit(RunEnded(outcome=ending.outcome, error=ending.error))
             self.monitor.close(CLOSE_TIMEOUT_S)
 
-    def _parts(self, start: _Start, learner: Learner, train: PromptSet, weights: WeightStore) -> Parts:
+    def _door(
+        self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], stop: StopFlag
+    ) -> ControlDoor:
+        def ask_to_stop(request: ControlRequest) -> None:
+            self.progress.note(f"{request.actor} asked to stop{request.note and ': '}{request.note}")
+            stop.ask()
+
+        longest = max(len(prompt.token_ids) for prompt_set in prompts for prompt in prompt_set.prompts)
+        earlier = read_earlier(self.plan.folder / EVENTS_FILE, start.position.config_generation)
+        return ControlDoor(
+            Desk(
+                folder=self.plan.folder,
+                attempt=self.plan.attempt,
+                launched=self.config.knobs,
+                emit=self.emit,
+                stop=ask_to_stop,
+                fixed={} if learner.reference is not None else {"kl_beta": NO_REFERENCE},
+                ceilings={"max_completion_tokens": learner.max_length - longest},
+                earlier=earlier,
+            )
+        )
+
+    def _parts(
+        self, start: _Start, learner: Learner, train: PromptSet, weights: WeightStore, control: ControlDoor
+    ) -> Parts:
         folder = self.plan.folder
         tolerance = start.state.probe_tolerance if start.state else None
         return Parts(
@@ -166,6 +201,7 @@ class Run:
             store=RolloutStore(folder / "rollouts", attempt=self.plan.attempt),
             checkpoints=CheckpointWriter(folder, self.config.checkpoint.keep),
             resources=ResourceSampler(folder),
+            control=control,
             emit=self.emit,
             at=self.at,
             event_seq=lambda: self.writer.last_event_seq,
