@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from json import dumps
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.markdown import Markdown
@@ -19,6 +18,7 @@ from tocsin.diagnostics.catalogue import RULES, describe, document, find_rule
 from tocsin.diagnostics.errors import BAD_INPUT, CANNOT_TELL, CLEAR, OPEN, error_line, judge
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.follow import follow, page_line
+from tocsin.diagnostics.options import RUNS, Json, RunArgument, RunsDir
 from tocsin.diagnostics.output import StdoutConsole, flush, note, show, show_json
 from tocsin.diagnostics.plugins import LazyGroup
 from tocsin.diagnostics.reader import OPEN_STATES, FeedReader
@@ -38,12 +38,6 @@ app = typer.Typer(
     no_args_is_help=False,
     pretty_exceptions_enable=False,
 )
-
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Path, id, unique prefix of an id, or `latest`.")]
-RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder that holds the runs.", metavar="DIR")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON Lines.")]
-
-RUNS: Final = Path("runs")
 
 
 def _print_version(wanted: bool) -> None:

@@ -44,6 +44,11 @@ class EventTail:
         self.path = path
         self._epoch, self._offset = "", 0
 
+    def skip(self) -> None:
+        """Pass over what is written already."""
+        self._epoch = read_header(self.path, "events")[0].epoch
+        self._offset = self.path.stat().st_size
+
     def new(self) -> Iterator[BaseEvent]:
         """Events written since the last call. A replaced file is read from its start."""
         header, start = read_header(self.path, "events")

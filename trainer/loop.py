@@ -10,12 +10,13 @@ Every attempt at a step advances the step, also one without an update. Knobs cha
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tocsin.diagnostics.admission import knob, with_values
 from tocsin.schemas.base import as_float
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
@@ -24,6 +25,7 @@ from tocsin.schemas.knobs import Knobs, KnobValue
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.advantages import group_advantages
 from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, saved_slots, size_of
+from tocsin.trainer.control import ControlDoor, Origin
 from tocsin.trainer.data import Ints
 from tocsin.trainer.evaluation import evaluation_event
 from tocsin.trainer.learner import Learner
@@ -70,13 +72,13 @@ class Parts:
     store: RolloutStore
     checkpoints: CheckpointWriter
     resources: ResourceSampler
+    control: ControlDoor
     emit: Callable[[BaseEvent], None]
     at: Callable[[Position], None]
     event_seq: Callable[[], int]
     versions: dict[str, str]
     evaluated: frozenset[int] = frozenset()
     """Versions whose evaluation an earlier attempt reported."""
-    on_step: Callable[[StepCompleted], None] = field(default=lambda event: None)
 
 
 class TrainLoop:
@@ -103,7 +105,7 @@ class TrainLoop:
 
     def step(self) -> None:
         """One optimizer step: collect, train, sync, report, save."""
-        self._change_knobs()
+        self._barrier()
         watch = Stopwatch()
         queued = self.parts.rollout.collect(self.position.step)
         watch.lap("wait")
@@ -125,22 +127,31 @@ class TrainLoop:
         self._save_when_due()
 
     def change_knob(self, path: str, value: KnobValue, actor: str) -> None:
-        """Give a knob a new value from the next step on. Raises `KeyError` or `ValidationError`, changing nothing."""
-        changed = self.knobs.changed(path, value)
-        before = getattr(self.knobs, path)
-        self.knobs = changed
-        self.position.config_generation += 1
-        self._tell_position()
-        self.parts.rollout.retune(changed, self.position.config_generation)
-        self.parts.emit(
-            KnobChanged(
-                path=path,
-                before=before,
-                after=getattr(changed, path),
-                actor=actor,
-                effective_step=self.position.step,
+        """Give a knob a new value from the next step on. Raises `ValueError`, changing nothing."""
+        self.change_knobs({path: value}, Origin(actor=actor))
+
+    def change_knobs(self, changes: Mapping[str, KnobValue], origin: Origin) -> None:
+        """Give knobs new values from the next step on: all of them, or with a `ValueError` none."""
+        before, self.knobs = self.knobs, with_values(self.knobs, changes)
+        for path in changes:
+            self.position.config_generation += 1
+            self._tell_position()
+            self.parts.emit(
+                KnobChanged(
+                    path=path,
+                    before=knob(before, path),
+                    after=knob(self.knobs, path),
+                    effective_step=self.position.step,
+                    **asdict(origin),
+                )
             )
-        )
+        self.parts.rollout.retune(self.knobs, self.position.config_generation)
+
+    def idle(self) -> None:
+        """Serve the rollout side for a moment while training stands still. Raises `Interrupted`."""
+        self.parts.rollout.rest()
+        self._note_syncs()
+        self._note_evaluations()
 
     def save(self) -> Path:
         """Write a checkpoint of the present barrier."""
@@ -168,13 +179,17 @@ class TrainLoop:
         parts.emit(CheckpointSaved(path=relative, seconds=watch.total, bytes=size_of(folder)))
         return folder
 
-    def _change_knobs(self) -> None:
+    def _barrier(self) -> None:
+        """Everything that happens between two steps: planted faults, and what was asked for at the control door."""
         fault, step = self.config.fault, self.position.step
         if fault is not None and fault.name == "lr-too-high" and step == fault.onset_step:
             # From the launch value: a run that is resumed at this very step may hold the raised one already.
             raised = min(1.0, self.config.knobs.learning_rate * LR_TOO_HIGH_FACTOR)
             if self.knobs.learning_rate != raised:
                 self.change_knob("learning_rate", raised, f"fault:{fault.name}")
+        self.parts.control.at_barrier()
+        if self._sync_due():  # a lower bound on staleness may need newer weights before this step's groups can start
+            self._sync()
 
     def _sync_due(self) -> bool:
         last = self.position.step >= self.config.steps
@@ -271,7 +286,6 @@ class TrainLoop:
         self._lower_budget(completed)
         if (resources := parts.resources.sample(parts.learner, parts.rollout)) is not None:
             parts.emit(resources)
-        parts.on_step(completed)
 
     def _lower_budget(self, event: StepCompleted) -> None:
         """After an out-of-memory retry, go on with the budget that fitted."""

@@ -211,13 +211,19 @@ class RolloutClient:
                 self._handle(self._messages.get_nowait())
         except queue.Empty:
             pass
-        if self._setup is not None and time.monotonic() - max(self._heard, self._asked) > self._patience_s():
+        if self._setup is not None and time.monotonic() - max(self._heard, self._asked) > self._patience_s(self._setup):
             self.process.kill()
 
-    def _patience_s(self) -> float:
-        assert self._setup is not None
-        config = self._setup.config
-        return config.sampler.timeout_s * (1 + config.sampler.max_restarts) + config.reward_workers.timeout_s + GRACE_S
+    def rest(self) -> None:
+        """`pump` while nobody waits for the process, so that its silence means nothing. Raises `Interrupted`, too."""
+        if self.should_stop():
+            raise Interrupted
+        self._asked = time.monotonic()
+        self.pump()
+
+    def _patience_s(self, setup: Setup) -> float:
+        sampler, workers = setup.config.sampler, setup.config.reward_workers
+        return sampler.timeout_s * (1 + sampler.max_restarts) + workers.timeout_s + GRACE_S
 
     def take_sampler_wait(self) -> float:
         """Seconds that the sampler waited for slots since the last call."""

@@ -22,6 +22,10 @@ class StopFlag:
         if self.signal is not None:
             raise KeyboardInterrupt
 
+    def ask(self) -> None:
+        """Ask to stop at the next barrier, as SIGTERM does; for any thread."""
+        self.signal = self.signal or signal.SIGTERM
+
     def is_set(self) -> bool:
         """Whether somebody asked to stop."""
         return self.signal is not None
