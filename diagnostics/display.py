@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tocsin.diagnostics import render
+from tocsin.diagnostics.reader import count
 from tocsin.diagnostics.rule import Rule
 from tocsin.diagnostics.snapshot import Cell, Grid, Span
-from tocsin.diagnostics.status import Metrics, Status, count
+from tocsin.diagnostics.status import Metrics, Status
 from tocsin.schemas.actions import Action
 from tocsin.schemas.base import NonFinite
 from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic, Evidence
@@ -95,10 +96,11 @@ def metric_lines(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def open_title(status: Status) -> Text:
-    """`1 critical, 2 warning open`, or that nothing is."""
+    """`1 critical, 2 warning open, 3 more explained by them`, or that nothing is."""
     counts = count(status.active).model_dump()
     named = [f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity]]
-    return Text(f"{', '.join(named)} open" if named else "nothing is open", style="bold")
+    explained = f", {counts['explained']} more explained by them" if counts["explained"] else ""
+    return Text(f"{', '.join(named)} open{explained}" if named else "nothing is open", style="bold")
 
 
 def open_view(record: Diagnostic, *, hint: str = "") -> RenderableType:
@@ -107,10 +109,13 @@ def open_view(record: Diagnostic, *, hint: str = "") -> RenderableType:
     table.add_column(no_wrap=True, min_width=9)
     table.add_column(overflow="fold")
     words = {"pending": "PENDING", "no_data": "NO DATA"}
-    word = words.get(record.state, record.severity.upper())
+    word = "EXPLAINED" if record.suppressed else words.get(record.state, record.severity.upper())
     title = f"{record.code} {record.name}, since step {render.onset(record)}"
-    table.add_row(Text(word, style=render.severity_style(record.severity)), Text(title, style="bold"))
+    style = render.QUIET if record.suppressed else render.severity_style(record.severity)
+    table.add_row(Text(word, style=style), Text(title, style=render.QUIET if record.suppressed else "bold"))
     table.add_row("", Text(render.clean(record.summary)))
+    for relation in record.relations:
+        table.add_row("", Text(render.relation_text(relation)))
     action = render.best_action(record)
     if action is not None:
         table.add_row("", Text(f"-> {render.action_title(action)}"))
@@ -132,6 +137,8 @@ def coverage_view(coverage: Coverage | None) -> RenderableType:
     table.add_row("rules", Text(title, style=render.HEALTH_STYLES[coverage.health] if health else ""))
     for code, why in coverage.not_evaluated.items():
         table.add_row("", Text(f"not {render.clean(code)}: {render.not_evaluated(why.reason, why.detail)}"))
+    for text in render.withheld(coverage):
+        table.add_row("", Text(text, style="yellow"))
     return table
 
 

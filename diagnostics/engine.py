@@ -1,79 +1,35 @@
 """The engine: events in, records out, and the only place that remembers what is open.
 
 It is pure: time, step and order come from the events, so a replay of `events.jsonl` says what the live run said.
-One event passes through: features -> rules that it triggers -> their lifecycles -> records on change.
+One event passes through: actions -> features -> silences -> rules that it triggers, causes before consequences ->
+their lifecycles -> who explains whom -> records on change -> coverage.
 """
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
+from tocsin.diagnostics.action_log import ActionLog
+from tocsin.diagnostics.causes import NEVER_HIDDEN, Links, in_causal_order
+from tocsin.diagnostics.conclusion import Context, conclude, fingerprint, moment
+from tocsin.diagnostics.evaluation import Watch
 from tocsin.diagnostics.features import Features
-from tocsin.diagnostics.lifecycle import Episode, Track
-from tocsin.diagnostics.rule import MAY_WARN, Answer, Finding, Rule, not_evaluated
+from tocsin.diagnostics.lifecycle import Episode
+from tocsin.diagnostics.rule import Answer, Rule
 from tocsin.diagnostics.rules import ALL_RULES
 from tocsin.diagnostics.selection import select
-from tocsin.schemas.actions import Action, ActionRecord
-from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, NotEvaluated, Reason
+from tocsin.diagnostics.silences import Silences
+from tocsin.diagnostics.storm import Storm
+from tocsin.diagnostics.trials import Offer
+from tocsin.schemas.actions import ActionRecord
+from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, Reason
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, KnobChanged, RunEnded, RunResumed
-from tocsin.schemas.knobs import KnobValue
-from tocsin.schemas.step import StepCompleted
+from tocsin.schemas.events import ClockTicked, ControlAnswered, RunEnded
+
+__all__ = ["Engine", "Record", "fingerprint"]
 
 Record = Diagnostic | Coverage | ActionRecord
 
-
-class Watch:
-    """One rule, its lifecycle, and whether it is evaluated at present."""
-
-    def __init__(self, rule: Rule, *, is_disabled: bool) -> None:
-        self.rule = rule
-        self.is_disabled = is_disabled
-        self.track = Track(rule.timing)
-        trigger = rule.trigger.model_fields["type"].default
-        waiting = not_evaluated("warm_up", f"waits for its first `{trigger}` event")
-        self.status: NotEvaluated | None = (
-            not_evaluated("disabled", "switched off by the configuration") if is_disabled else waiting
-        )
-        """Why the rule is not evaluated; None when it is."""
-        self._absent = not_evaluated(
-            "missing_input", f"no `{trigger}` event in the last {rule.timing.silent_after} steps"
-        )
-        self._silent_steps = 0
-        self._missing = 0
-
-    def answer(self, event: BaseEvent, features: Features) -> tuple[Answer, bool]:
-        """What the rule says to `event`, and whether it was asked at all."""
-        if self.is_disabled:
-            return None, False
-        if isinstance(event, self.rule.trigger):
-            self._silent_steps = 0
-            return self._ask(features), True
-        if isinstance(event, StepCompleted):
-            self._silent_steps += 1
-            if self._silent_steps > self.rule.timing.silent_after:
-                return self._absent, True
-        return None, False
-
-    def note(self, answer: Answer) -> None:
-        """Keep the status for coverage. A single gap in the input of an evaluated rule is not news."""
-        if not isinstance(answer, NotEvaluated):
-            self.status, self._missing = None, 0
-            return
-        self._missing += 1
-        is_gap = answer.reason == "missing_input" and self._missing < self.rule.timing.absent_after
-        if not (is_gap and self.status is None):
-            self.status = answer
-
-    def _ask(self, features: Features) -> Answer:
-        try:
-            answer = self.rule.check(features, is_open=self.track.is_open)
-        except Exception as error:  # protects the other rules and the run from a bug in one rule
-            return not_evaluated("error", f"the rule raised `{type(error).__name__}`")
-        if isinstance(answer, Finding) and self.rule.proof not in MAY_WARN:
-            return replace(answer, severity="info")
-        return answer
+LOUDER: tuple[Reason, ...] = ("fired", "reopened", "escalated", "data_back")
+"""Changes after which a finding may begin to explain others."""
 
 
 class Engine:
@@ -90,31 +46,45 @@ class Engine:
         thresholds: Mapping[str, Mapping[str, float]] = {},
     ) -> None:
         chosen = select(ALL_RULES if rules is None else rules, disable=disable, thresholds=thresholds)
-        self._watches = [Watch(rule, is_disabled=off) for rule, off in chosen]
+        off = {rule.code for rule, is_off in chosen if is_off}
+        ordered = in_causal_order([rule for rule, _ in chosen])
+        self._watches = [Watch(rule, is_disabled=rule.code in off) for rule in ordered]
+        self._concerned: dict[type[BaseEvent], list[Watch]] = {}
+        """Rules that an event of a type may lead to an evaluation of; filled as types are met."""
         self._features = Features()
-        self._covered: tuple[object, ...] = ()
+        self._links = Links(self._watches)
+        self._silences = Silences()
+        self._storm = Storm()
+        self._actions = ActionLog()
         self._coverage: Coverage | None = None
+        self._coverage_is_old = True
         self._lost_events = 0
         self._last: BaseEvent | None = None
 
     def observe(self, event: BaseEvent) -> list[Record]:
         """Take in one event; returns the records that are due, in the order in which they belong into the feed."""
-        records: list[Record] = list(_knob_records(event, self._features.settings.knobs))
+        records: list[Record] = list(self._actions.take(event, self._features.settings.knobs, self._offer))
         self._features.update(event)
         self._last = event
-        at = _at(event)
-        if isinstance(event, ClockTicked):
-            self._lost_events = max(self._lost_events, event.events_dropped)
-        for watch in self._watches:
-            answer, was_asked = watch.answer(event, self._features)
-            if was_asked:
-                watch.note(answer)
-                self._report(records, watch, watch.track.advance(answer, at), event)
-            if isinstance(event, RunEnded):
-                self._report(records, watch, watch.track.run_ended(), event)
-        coverage = self._changed_coverage(event)
-        if coverage is not None:
-            records.append(coverage)
+        if self._silences.until or isinstance(event, ControlAnswered):
+            self._hear_silences(event, records)
+        kind = type(event)
+        if kind not in self._concerned:
+            self._concerned[kind] = [watch for watch in self._watches if watch.concerns(kind)]
+        concerned = self._concerned[kind]
+        if concerned:
+            at = moment(event)
+            for watch in concerned:
+                answer, was_asked = watch.answer(event, self._features)
+                if was_asked:
+                    self._advance(watch, answer, at, event, records)
+        if isinstance(event, RunEnded):
+            self._end(event, records)
+        elif isinstance(event, ClockTicked) and event.events_dropped > self._lost_events:
+            self._coverage_is_old = self._coverage_is_old or self._lost_events == 0
+            self._lost_events = event.events_dropped
+        if self._coverage_is_old:
+            records.append(self._cover(event))
         return records
 
     def active(self) -> list[Diagnostic]:
@@ -123,13 +93,13 @@ class Engine:
         for watch in self._watches:
             if watch.track.is_open and watch.track.episode is not None and self._last is not None:
                 reason: Reason = "data_lost" if watch.track.state == "no_data" else "fired"
-                found.append(_diagnostic(watch, watch.track.episode, self._last, reason))
+                found.append(self._conclude(watch, watch.track.episode, self._last, reason))
         return found
 
     def pending(self) -> list[Diagnostic]:
-        """What holds, but not yet for long enough. Never written to the feed."""
+        """What holds and is not reported: not for long enough yet, or held back. Never written to the feed."""
         return [
-            _diagnostic(watch, watch.track.candidate, self._last, "pending")
+            conclude(watch, watch.track.candidate, self._last, "pending", Context())
             for watch in self._watches
             if watch.track.candidate is not None and self._last is not None
         ]
@@ -139,116 +109,126 @@ class Engine:
         """The last coverage record; None before the first event."""
         return self._coverage
 
-    def _report(self, records: list[Record], watch: Watch, reason: Reason | None, event: BaseEvent) -> None:
+    def _advance(self, watch: Watch, answer: Answer, at: At, event: BaseEvent, records: list[Record]) -> None:
+        if watch.note(answer):
+            self._coverage_is_old = True
+        is_due = watch.track.is_due(answer)
+        hold = is_due and self._holds(watch, at.step)
+        if watch.is_held_back and not (hold and is_due):
+            watch.is_held_back, self._coverage_is_old = False, True
+        reason = watch.track.advance(answer, at, hold=hold)
+        if watch.track.candidate is None:
+            watch.waited = 0
+        if reason is None:
+            reason = self._links.review(watch)
         if reason is not None:
-            assert watch.track.episode is not None, "a record is about an episode"
-            records.append(_diagnostic(watch, watch.track.episode, event, reason))
+            self._change(watch, reason, event, records)
 
-    def _changed_coverage(self, event: BaseEvent) -> Coverage | None:
-        key = (
-            self._lost_events > 0,
-            *(None if w.status is None else (w.status.reason, w.status.detail) for w in self._watches),
-        )
-        if key == self._covered:
-            return None
-        self._covered = key
+    def _holds(self, watch: Watch, step: int) -> bool:
+        """Whether a finding that is about to fire stays pending: its cause is on the way, or too much has fired."""
+        if watch.rule.code in NEVER_HIDDEN:
+            return False
+        candidate = watch.track.candidate
+        onset = step if candidate is None else candidate.started.step
+        if self._links.explainer(watch, onset) is not None:
+            return False
+        if self._links.waits(watch, onset):
+            return True
+        has_room = self._storm.has_room(step)
+        if not has_room and not watch.is_held_back:
+            watch.is_held_back = self._coverage_is_old = True
+        return not has_room
+
+    def _change(self, watch: Watch, reason: Reason, event: BaseEvent, records: list[Record]) -> None:
+        """Report a change of state and what follows from it for causes and consequences."""
+        due: list[tuple[Watch, Reason]] = [(watch, reason)]
+        if reason in ("fired", "reopened"):
+            watch.explainer, watch.outlasted = None, 0
+        if reason in LOUDER:
+            due += self._links.fired(watch)
+        if reason in ("fired", "reopened") and watch.explainer is None:
+            self._storm.spend(event.step)
+        for item, _ in list(due):
+            raised = self._links.inherit(item)
+            due += [(root, "escalated") for root in raised if all(root is not other for other, _ in due)]
+        for item, why in due:
+            self._tell(item, why, event, records)
+            if why == "explained" and item.explainer is not None:
+                records += self._actions.explained(item.id, item.explainer.id, event)
+            elif why == "resolved":
+                records += self._actions.closed(item.id, event, "its diagnostic resolved")
+
+    def _tell(self, watch: Watch, reason: Reason, event: BaseEvent, records: list[Record]) -> None:
+        """Write what a watch has to say, unless somebody silenced it."""
+        episode = watch.track.episode
+        assert episode is not None, "a record is about an episode"
+        if self._silences.cover(watch.rule.code):
+            if reason == "resolved" and watch.told is not None and watch.told.id == watch.id:
+                watch.owed = episode
+            return
+        self._write(watch, episode, reason, event, records)
+
+    def _write(self, watch: Watch, episode: Episode, reason: Reason, event: BaseEvent, records: list[Record]) -> None:
+        record = self._conclude(watch, episode, event, reason)
+        watch.told = None if reason == "resolved" else record
+        records.append(record)
+
+    def _conclude(self, watch: Watch, episode: Episode, event: BaseEvent, reason: Reason) -> Diagnostic:
+        context = Context(self._links.relations(watch), self._links.is_suppressed(watch))
+        return conclude(watch, episode, event, reason, context)
+
+    def _hear_silences(self, event: BaseEvent, records: list[Record]) -> None:
+        """Begin and end silences; what was held back is made up for when one ends."""
+        said, over = self._silences.take(event)
+        records += said
+        self._coverage_is_old = self._coverage_is_old or bool(said)
+        for watch in self._watches:
+            if watch.rule.code in over:
+                self._make_up(watch, event, records)
+
+    def _make_up(self, watch: Watch, event: BaseEvent, records: list[Record]) -> None:
+        episode, owed, watch.owed = watch.track.episode, watch.owed, None
+        is_back = watch.track.is_open and episode is not None and owed is not None and episode.number == owed.number
+        if owed is not None and not is_back:
+            self._write(watch, owed, "resolved", event, records)
+        if watch.track.is_open and episode is not None and not isinstance(event, RunEnded):
+            self._write(watch, episode, "reminder", event, records)
+
+    def _end(self, event: RunEnded, records: list[Record]) -> None:
+        """The run is over: what is open stays open and says so; that is no resolution."""
+        for watch in self._watches:
+            reason = watch.track.run_ended()
+            if reason is not None:
+                self._tell(watch, reason, event, records)
+
+    def _offer(self, action_id: str) -> Offer | None:
+        """The action of this id in the newest record that readers have of something open."""
+        diagnostic_id = action_id.rpartition("/")[0]
+        for watch in self._watches:
+            if watch.told is None or watch.told.id != diagnostic_id:
+                continue
+            for action in watch.told.actions:
+                if action.id == action_id:
+                    told = watch.told
+                    since = told.started.step
+                    return Offer(action=action, diagnostic_id=told.id, kind=told.kind, since_step=since)
+        return None
+
+    def _cover(self, event: BaseEvent) -> Coverage:
+        self._coverage_is_old = False
         evaluated = sorted(watch.rule.code for watch in self._watches if watch.status is None)
         missing = {watch.rule.code: watch.status for watch in self._watches if watch.status is not None}
-        is_degraded = self._lost_events > 0 or any(status.reason == "error" for status in missing.values())
+        held_back = sum(watch.is_held_back for watch in self._watches)
+        has_errors = any(status.reason == "error" for status in missing.values())
+        is_degraded = self._lost_events > 0 or held_back > 0 or has_errors
         self._coverage = Coverage(
             run_id=event.run_id,
             event_seq=event.seq,
-            at=_at(event),
+            at=moment(event),
             evaluated=evaluated,
             not_evaluated=dict(sorted(missing.items())),
             health="degraded" if is_degraded else "ok" if evaluated else "unknown",
+            held_back=held_back,
+            silenced=dict(sorted(self._silences.until.items())),
         )
         return self._coverage
-
-
-def fingerprint(rule: Rule, run_id: str) -> str:
-    """Identity of a finding: code, run and labels. No value, threshold, step or text is in it."""
-    identity = json.dumps([rule.code, run_id, sorted(rule.labels.items())])
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def _diagnostic(watch: Watch, episode: Episode, event: BaseEvent, reason: Reason) -> Diagnostic:
-    rule, finding = watch.rule, episode.finding
-    name = f"{rule.name}/{rule.where}#{episode.number}"
-    state = watch.track.state if reason != "pending" else "pending"
-    assert state != "inactive", "an inactive rule has nothing to report"
-    return Diagnostic(
-        run_id=event.run_id,
-        event_seq=event.seq,
-        code=rule.code,
-        name=rule.name,
-        kind=rule.kind,
-        id=name,
-        fingerprint=fingerprint(rule, event.run_id),
-        episode=episode.number,
-        state=state,
-        reason=reason,
-        severity=episode.severity,
-        summary=finding.summary,
-        labels=rule.labels,
-        config_generation=event.config_generation,
-        started=episode.started,
-        fired=episode.fired,
-        last=episode.last,
-        resolved=episode.resolved,
-        count=episode.count,
-        evidence=list(finding.evidence),
-        causes=list(rule.causes if finding.causes is None else finding.causes),
-        actions=[] if state == "resolved" else _actions(finding, name),
-        help=f"tocsin explain {rule.code}",
-    )
-
-
-def _actions(finding: Finding, diagnostic_id: str) -> list[Action]:
-    return [
-        Action(
-            id=f"{diagnostic_id}/{proposal.verb}",
-            title=proposal.title,
-            applicability=proposal.applicability,
-            risk=proposal.risk,
-            preferred=proposal.preferred,
-            patches=list(proposal.patches),
-            verify=proposal.verify,
-            on_failure=proposal.on_failure,
-            cooldown_steps=proposal.cooldown_steps,
-            disabled=proposal.disabled,
-        )
-        for proposal in finding.proposals
-    ]
-
-
-def _knob_records(event: BaseEvent, knobs: Mapping[str, KnobValue]) -> list[ActionRecord]:
-    """What a knob change, or a resume that undid some, adds to the feed. Launch values are no change."""
-    if isinstance(event, KnobChanged) and event.actor != "launch":
-        return [_knob_record(event, event.path, event.before, event.after)]
-    if isinstance(event, RunResumed):
-        undone = [(path, knobs[path], new) for path, new in event.knobs.items() if knobs.get(path, new) != new]
-        return [_knob_record(event, path, before, after) for path, before, after in undone]
-    return []
-
-
-def _knob_record(event: BaseEvent, path: str, before: KnobValue, after: KnobValue) -> ActionRecord:
-    is_change = isinstance(event, KnobChanged)
-    return ActionRecord(
-        run_id=event.run_id,
-        event_seq=event.seq,
-        ts=event.ts,
-        step=event.step,
-        config_generation=event.config_generation,
-        action_id=f"knob/{path}@{event.seq}",
-        state="applied" if is_change else "reverted",
-        actor=event.actor if isinstance(event, KnobChanged) else "learner",
-        path=path,
-        before=before,
-        after=after,
-        note="" if is_change else "resume: the change is later than the checkpoint",
-    )
-
-
-def _at(event: BaseEvent) -> At:
-    return At(step=event.step, policy_version=event.policy_version, ts=event.ts)

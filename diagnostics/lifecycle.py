@@ -66,8 +66,13 @@ class Track:
         """Firing, or was firing when its data went missing."""
         return self.state in ("firing", "no_data")
 
-    def advance(self, answer: Answer, at: At) -> Reason | None:
-        """Take the answer of one evaluation."""
+    def is_due(self, answer: Answer) -> bool:
+        """Whether `answer` would make it fire."""
+        held = 0 if self.candidate is None else self.candidate.count
+        return not self.is_open and isinstance(answer, Finding) and held + 1 >= self._timing.persistence
+
+    def advance(self, answer: Answer, at: At, *, hold: bool = False) -> Reason | None:
+        """Take the answer of one evaluation. With `hold`, what would fire stays pending."""
         if not self.is_open:
             self._since_resolved += 1
         if isinstance(answer, NotEvaluated):
@@ -75,7 +80,12 @@ class Track:
         self._missing = 0
         if self.is_open:
             return self._open(answer, at)
-        return self._closed(answer, at)
+        return self._closed(answer, at, hold=hold)
+
+    def inherit(self, severity: Severity) -> None:
+        """Raise what is open to the severity of something that it explains."""
+        assert self.episode is not None, "only an episode has a severity"
+        self.episode = replace(self.episode, severity=graver(self.episode.severity, severity))
 
     def run_ended(self) -> Reason | None:
         """The run is over: what is open stays open and says so; that is no resolution."""
@@ -96,7 +106,7 @@ class Track:
         if self.state == "pending":
             self.state = "inactive" if self.episode is None else "resolved"
 
-    def _closed(self, finding: Finding | None, at: At) -> Reason | None:
+    def _closed(self, finding: Finding | None, at: At, *, hold: bool) -> Reason | None:
         if finding is None:
             self._drop_candidate()
             return None
@@ -108,7 +118,9 @@ class Track:
             # An episode opens as grave as it was throughout its pending time; one bad reading does not decide.
             lowest = milder(self.candidate.severity, finding.severity)
             self.candidate = replace(self.candidate.seen(finding, at), severity=lowest)
-        return self._fire(self.candidate, at) if self.candidate.count >= self._timing.persistence else None
+        if hold or self.candidate.count < self._timing.persistence:
+            return None
+        return self._fire(self.candidate, at)
 
     def _fire(self, candidate: Episode, at: At) -> Reason:
         old = self.episode

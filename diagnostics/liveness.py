@@ -21,7 +21,7 @@ SILENCE_S: Final = 60.0
 """The monitor writes a tick every few seconds, so silence this long (or of `SILENT_TICKS`) means it hangs itself."""
 SILENT_TICKS: Final = 12
 IDLE_S: Final = 300.0
-"""Ticks arrive and nothing else has for this long: the trainer hangs."""
+"""Ticks arrive and nothing else has for this long, without a pause that somebody asked for: the trainer hangs."""
 LAST_EVENTS: Final = 32
 """How far before its end an attempt may have said `run_ended`; stragglers of other threads come after it."""
 
@@ -53,7 +53,8 @@ class RunWatch:
             return "ended"
         if not held:
             return "dead"
-        idle_s = newest[0].idle_s if newest and isinstance(newest[0], ClockTicked) else 0.0
+        tick = newest[0] if newest and isinstance(newest[0], ClockTicked) else None
+        idle_s = 0.0 if tick is None or tick.paused else tick.idle_s
         return "stalled" if silent_s > self._longest_silence() or idle_s > IDLE_S else "alive"
 
     def _age(self, ts: str) -> float | None:

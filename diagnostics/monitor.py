@@ -18,7 +18,7 @@ from tocsin.diagnostics.feed import EVENTS_FILE, Record, RunWriter
 from tocsin.diagnostics.jsonl import NotAFeed
 from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, RunEnded
+from tocsin.schemas.events import ClockTicked, RunContinued, RunEnded, RunPaused, RunResumed
 
 GATHER_S: Final = 0.05
 """How long events gather before the thread looks. Handled together they cost half as much as one by one: the thread
@@ -101,6 +101,7 @@ class Monitor:
         self._position = _Position()
         self._closing = threading.Event()
         self._ended = False
+        self._paused = False
         self._last_news = time.monotonic()
         self._held: deque[Record] = deque()
         self._guard = threading.Lock()
@@ -190,7 +191,9 @@ class Monitor:
         """Say that time passed; not after `run_ended`, which is an attempt's last word."""
         if not self._ended:
             idle_s = max(0.0, time.monotonic() - self._last_news)
-            self._handle(self._stamped(ClockTicked(idle_s=idle_s, events_dropped=self._lost.events)))
+            self._handle(
+                self._stamped(ClockTicked(idle_s=idle_s, paused=self._paused, events_dropped=self._lost.events))
+            )
 
     def _replay(self) -> None:
         """Bring the engine to where the events on file end, and complete the feed if a crash left it behind."""
@@ -220,6 +223,8 @@ class Monitor:
             return
         self._write_time.add(event.step, time.perf_counter_ns() - began)
         self._ended = self._ended or isinstance(event, RunEnded)
+        if isinstance(event, RunPaused | RunContinued | RunResumed):
+            self._paused = isinstance(event, RunPaused)
         began = time.thread_time_ns()
         records = self._judge(written)
         self._rule_time.add(event.step, time.thread_time_ns() - began)

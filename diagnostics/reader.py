@@ -144,15 +144,16 @@ class FeedReader:
                 next_cursor=f"{index.epoch}.{reached}",
                 has_more=reached < index.last_seq,
                 reset=reset,
-                active=_count(index.open.values()),
+                active=count(index.open.values()),
                 writer=self._watch.state(),
             )
 
     def active(self) -> list[Diagnostic]:
-        """The latest record of each open diagnostic, most severe first, then oldest first."""
+        """The latest record of each open diagnostic: roots before what they explain, the most severe first, then the
+        oldest. The first one is what to answer first."""
         with self._guard, self._path_open() as file:
             records = list(self._catch_up(file).open.values())
-        return sorted(records, key=lambda record: (-SEVERITIES.index(record.severity), record.started.step, record.seq))
+        return sorted(records, key=_urgency)
 
     def coverage(self) -> Coverage | None:
         """The newest coverage record."""
@@ -265,6 +266,17 @@ def _concerns(record: StoredRecord, id: str) -> TypeGuard[Diagnostic | ActionRec
     return isinstance(record, ActionRecord) and id in (record.diagnostic_id, record.action_id)
 
 
-def _count(records: Iterable[Diagnostic]) -> ActiveCounts:
-    counts = Counter(record.severity for record in records)
-    return ActiveCounts(critical=counts["critical"], warning=counts["warning"], info=counts["info"])
+def _urgency(record: Diagnostic) -> tuple[bool, bool, int, int, int]:
+    return (
+        record.suppressed,
+        any(relation.kind == "explained_by" for relation in record.relations),
+        -SEVERITIES.index(record.severity),
+        record.started.step,
+        record.seq,
+    )
+
+
+def count(records: Iterable[Diagnostic]) -> ActiveCounts:
+    """Open diagnostics by severity; what another one stands for is counted as explained."""
+    counts = Counter("explained" if record.suppressed else record.severity for record in records)
+    return ActiveCounts(**counts)

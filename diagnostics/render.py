@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tocsin.schemas.actions import Action, ActionRecord
 from tocsin.schemas.base import NonFinite, Number
-from tocsin.schemas.diagnosis import Coverage, Diagnostic
+from tocsin.schemas.diagnosis import Coverage, Diagnostic, Relation
 from tocsin.schemas.feed import UnknownRecord
 from tocsin.schemas.knobs import KnobValue
 
@@ -65,7 +65,8 @@ def styled(record: Record) -> Text:
 def record_style(record: Record) -> str:
     """Style of the word that says what `record` is."""
     if isinstance(record, Diagnostic):
-        return GOOD if record.state == "resolved" else severity_style(record.severity)
+        quiet = QUIET if record.suppressed else severity_style(record.severity)
+        return GOOD if record.state == "resolved" else quiet
     if isinstance(record, ActionRecord):
         return ACTION_STYLES.get(record.state, "")
     if isinstance(record, Coverage):
@@ -90,14 +91,14 @@ def _parts(record: Record) -> tuple[str, str]:
 
 
 def headline(record: Diagnostic) -> str:
-    """`RESOLVED`, `NO DATA`, `RUN ENDED`, or the severity of something that is open."""
+    """`RESOLVED`, `NO DATA`, `RUN ENDED`, `EXPLAINED`, or the severity of something that is open."""
     if record.reason == "run_ended":
         return "RUN ENDED"
     if record.state == "resolved":
         return "RESOLVED"
     if record.state == "no_data":
         return "NO DATA"
-    return record.severity.upper()
+    return "EXPLAINED" if record.suppressed else record.severity.upper()
 
 
 def _diagnostic_body(record: Diagnostic) -> str:
@@ -111,13 +112,14 @@ def _diagnostic_body(record: Diagnostic) -> str:
         return f": no longer holds after {span}; last: {summary}"
     if record.state == "no_data":
         return f": its data stopped after step {record.last.step}, open since step {since}: {summary}"
-    if record.reason == "explained":
+    if record.reason == "explained" or record.suppressed:
         return f" (explained by {_explainer(record)}): {summary}"
     notes = {
         "escalated": " (escalated)",
         "reopened": f" (reopened, episode {record.episode})",
         "reminder": f" (still open after {plural(record.last.step - since, 'step')})",
         "data_back": " (data is back)",
+        "unexplained": " (still open, and its cause is not)",
     }
     return f"{notes.get(record.reason, '')}: {summary} -> {advice(record)}"
 
@@ -130,6 +132,18 @@ def onset(record: Diagnostic) -> int:
 def _explainer(record: Diagnostic) -> str:
     roots = [relation.id for relation in record.relations if relation.kind == "explained_by"]
     return clean(", ".join(roots)) or "another finding"
+
+
+def relation_text(relation: Relation) -> str:
+    """`explained by lr-too-high/learner#1`."""
+    return f"{relation.kind.replace('_', ' ')} {clean(relation.id)}"
+
+
+def withheld(record: Coverage) -> list[str]:
+    """What the feed keeps back: findings in a storm, and the records of silenced rules."""
+    held = f"{plural(record.held_back, 'finding')} held back: too many fired at once" if record.held_back else ""
+    silenced = [f"{clean(code)} silenced until step {step}" for code, step in record.silenced.items()]
+    return [*([held] if held else []), *silenced]
 
 
 def advice(record: Diagnostic) -> str:
@@ -166,7 +180,9 @@ def _coverage_body(record: Coverage) -> str:
     for code, why in record.not_evaluated.items():
         by_reason.setdefault(why.reason, []).append(clean(code))
     reasons = [f"; {reason.replace('_', ' ')}: {', '.join(codes)}" for reason, codes in by_reason.items()]
-    return f"{record.health}: {len(record.evaluated)} of {plural(total, 'rule')} evaluated{''.join(reasons)}"
+    withheld_texts = "".join(f"; {text}" for text in withheld(record))
+    evaluated = f"{len(record.evaluated)} of {plural(total, 'rule')} evaluated"
+    return f"{record.health}: {evaluated}{''.join(reasons)}{withheld_texts}"
 
 
 def not_evaluated(reason: str, detail: str) -> str:

@@ -9,12 +9,12 @@ from typing import Final, Literal, TypeVar
 from tocsin.diagnostics.errors import judge
 from tocsin.diagnostics.feed import EVENTS_FILE, parse_event
 from tocsin.diagnostics.jsonl import lines_backwards
-from tocsin.diagnostics.reader import FeedReader
+from tocsin.diagnostics.reader import FeedReader, count
 from tocsin.diagnostics.runs import BadManifest, RunNotFound, read_manifest
 from tocsin.schemas.base import SCHEMA_VERSION, Model, Number
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.config import RunConfig
-from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic
+from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EvaluationCompleted, QueueSampled, RunEnded
 from tocsin.schemas.feed import ActiveCounts, WriterState
@@ -130,7 +130,7 @@ class Status:
     writer: WriterState
     metrics: Metrics
     active: list[Diagnostic]
-    """Open diagnostics, most severe first."""
+    """Open diagnostics, what to answer first first; see `FeedReader.active`."""
     coverage: Coverage | None
     pending: list[Diagnostic] | None
     """What has held for too short a time to be reported; none when it was not asked for."""
@@ -202,9 +202,3 @@ def describe_task(config: RunConfig) -> str:
     fault = f"; planted fault {config.fault.name} from step {config.fault.onset_step}" if config.fault else ""
     data = Path(config.data.train).name
     return f"{data}, reward {rewards}; {config.loss.variant}, {batch}, {config.steps} steps, seed {config.seed}{fault}"
-
-
-def count(active: list[Diagnostic]) -> ActiveCounts:
-    """Open diagnostics by severity."""
-    by_severity = {severity: sum(item.severity == severity for item in active) for severity in SEVERITIES}
-    return ActiveCounts(**by_severity)

@@ -90,4 +90,6 @@ class ActionRecord(Model):
     before: KnobValue | None = None
     after: KnobValue | None = None
     idempotency_key: str | None = None
+    request_id: str | None = None
+    """Request of the control door that led to it; absent for changes of the trainer's own."""
     note: str = ""

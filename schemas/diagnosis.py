@@ -23,6 +23,7 @@ Reason = Literal[
     "fired",
     "escalated",
     "explained",
+    "unexplained",
     "reminder",
     "resolved",
     "reopened",
@@ -122,6 +123,10 @@ class Diagnostic(Model):
     """Most likely first."""
     actions: list[Action]
     relations: list[Relation] = []
+    """`explained_by` names the direct cause, `explains` what this finding is the direct cause of."""
+    suppressed: bool = False
+    """An open finding that explains this one stands for it: readers count and show that one. False for reward
+    collapse, non-finite numbers, memory near its end and weights that did not arrive, which are never hidden."""
     help: str
     """Command that prints the documentation of the rule."""
 
@@ -148,4 +153,10 @@ class Coverage(Model):
     not_evaluated: dict[str, NotEvaluated]
     """By code."""
     health: Literal["ok", "degraded", "unknown"]
-    """`degraded`: a rule raised or the monitor lost events. `unknown`: nothing is evaluated yet."""
+    """`degraded`: a rule raised, the monitor lost events, or findings are held back. `unknown`: nothing is evaluated
+    yet."""
+    held_back: Count = 0
+    """Findings that would fire and are not reported, because too many fired in the last steps. They are reported when
+    there is room, if they still hold."""
+    silenced: dict[str, Count] = {}
+    """Codes whose records somebody asked to hold back, with the first step at which they are written again."""

@@ -252,6 +252,8 @@ class ClockTicked(BaseEvent):
     type: Literal["clock_ticked"] = "clock_ticked"
     idle_s: Seconds
     """Seconds since the last event of any other kind."""
+    paused: bool = False
+    """Training stands still because somebody asked for it, so that `idle_s` says nothing about its health."""
     events_dropped: Count = 0
     """Events lost so far because the monitor could not keep up or the disk refused them."""
 

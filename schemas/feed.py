@@ -53,11 +53,13 @@ FEED_RECORD: Final[TypeAdapter[Diagnostic | ActionRecord | Coverage | UnknownRec
 
 
 class ActiveCounts(Model):
-    """Open diagnostics by severity."""
+    """Open diagnostics by severity, without those that another open one explains and stands for."""
 
     critical: Count = 0
     warning: Count = 0
     info: Count = 0
+    explained: Count = 0
+    """Open diagnostics that are left out of the other counts; see `Diagnostic.suppressed`."""
 
 
 class WriterState(Model):

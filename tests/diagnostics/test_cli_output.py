@@ -44,7 +44,7 @@ def test_status_json_is_a_status_line_the_open_diagnostics_and_coverage(runs, ca
     assert status["writer"]["state"] == "ended"
     assert status["metrics"]["pass_rate"] == 0.75
     assert status["metrics"]["outcome"] == "completed"
-    assert status["active"] == {"critical": 0, "warning": 1, "info": 0}
+    assert status["active"] == {"critical": 0, "warning": 1, "info": 0, "explained": 0}
     assert status["exit_code"] == 1
     assert diagnostic["code"] == "RWD001"
     assert coverage["evaluated"] == ["POL015", "RWD001"]

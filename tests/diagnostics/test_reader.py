@@ -61,7 +61,7 @@ def test_an_empty_page_still_says_what_is_open(tmp_path: Path):
         writer.record(diagnostic("c#1", severity="info", state="resolved"))
     page = FeedReader(tmp_path).page(FeedReader(tmp_path).page().next_cursor)
     assert page.records == []
-    assert page.active.model_dump() == {"critical": 1, "warning": 1, "info": 0}
+    assert page.active.model_dump() == {"critical": 1, "warning": 1, "info": 0, "explained": 0}
 
 
 def test_a_filtered_poll_advances_over_what_it_left_out(tmp_path: Path):
