@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import psutil
 import pyarrow.dataset
 
-from tests.trainer.tiny import TinyPolicy, tiny_config
 from tocsin.diagnostics.feed import EVENTS_FILE, FEED_FILE, parse_record
 from tocsin.diagnostics.jsonl import NotAFeed
 from tocsin.diagnostics.reader import read_events
@@ -117,6 +116,10 @@ class LiveRun:
     def until_step(self, step: int) -> None:
         """Wait until `step` optimizer steps are finished."""
         self.until_event(lambda event: event.step >= step)
+
+    def last_step(self) -> int:
+        """Optimizer steps finished so far."""
+        return max((event.step for event in self._events_so_far()), default=0)
 
     def _events_so_far(self) -> list[BaseEvent]:
         try:
@@ -216,16 +219,6 @@ def train(config: RunConfig, folder: Path) -> Recording:
     with start("train", write_config(config, folder / "run.toml"), runs_dir=folder / "runs") as run:
         assert run.wait() == 0, run.stderr
         return run.recording()
-
-
-def own_config(policy: TinyPolicy, **changes: Any) -> RunConfig:
-    """`tiny_config` for a short run without an evaluation."""
-    config = tiny_config(policy, **changes)
-    return (
-        config
-        if "data" in changes
-        else config.model_copy(update={"data": config.data.model_copy(update={"evaluation": None})})
-    )
 
 
 def write_config(config: RunConfig, path: Path) -> Path:
