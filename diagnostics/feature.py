@@ -6,6 +6,7 @@ holds (`moved_by`); a knob that moves one of them restarts its window, because v
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import ClassVar, Final
 
 from tocsin.schemas.event import BaseEvent
@@ -43,7 +44,8 @@ class Settings(Feature):
         self.loss_variant = ""
         self.failed_budget = math.inf
         """Smallest `microbatch_tokens` from which the learner retreated for lack of memory."""
-        self.oom_step: int | None = None
+        self.oom_steps: deque[int] = deque(maxlen=10)
+        """The last steps that ran out of device memory and were retried."""
 
     def update(self, event: BaseEvent) -> None:
         """Follow launch, resume and knob changes."""
@@ -59,7 +61,7 @@ class Settings(Feature):
             if event.path == "microbatch_tokens" and event.actor == "learner" and event.after < event.before:
                 self.failed_budget = min(self.failed_budget, event.before)
         elif isinstance(event, StepCompleted) and event.oom_retries > 0:
-            self.oom_step = event.step
+            self.oom_steps.append(event.step)
 
     def restart(self) -> None:
         """Settings are facts, not measurements: nothing to forget."""

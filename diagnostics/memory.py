@@ -1,13 +1,19 @@
 """Peak memory of accelerators."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tocsin.diagnostics.feature import ACCELERATORS, Feature
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.resources import DeviceMemory, ResourcesSampled
 from tocsin.schemas.step import MicrobatchStats
+
+GIB: Final = 2**30
+PEAK: Final = "resources_sampled.devices.phases.reserved_bytes / total_bytes"
+"""Metric of the fullest device: reserved bytes, or allocated where larger."""
+PHASES: Final = ("generate", "score", "forward_backward", "optimizer", "sync")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,11 @@ class MemorySample:
     work_bytes: int | None
     """The same in phase `forward_backward`; None when that phase did not report."""
     microbatches: MicrobatchStats | None
+
+    @property
+    def share(self) -> float:
+        """Peak over the device's memory."""
+        return self.peak_bytes / self.device.total_bytes
 
 
 class Memory(Feature):
@@ -71,3 +82,20 @@ def _sample(event: ResourcesSampled, device: DeviceMemory) -> MemorySample:
         work_bytes=None if work is None else max(work.reserved_bytes, work.allocated_bytes),
         microbatches=event.microbatches,
     )
+
+
+def steepest(window: Iterable[MemorySample]) -> MemorySample | None:
+    """The sample with the most `forward_backward` memory per token, which is the careful one to scale from."""
+    usable = [s for s in window if s.work_bytes is not None and s.microbatches and s.microbatches.max_tokens]
+    return max(usable, key=bytes_per_token, default=None)
+
+
+def bytes_per_token(sample: MemorySample) -> float:
+    """Bytes per padded token of the largest micro-batch, above what is allocated outside any phase."""
+    assert sample.microbatches is not None, "`steepest` picks samples with micro-batches"
+    return ((sample.work_bytes or 0) - sample.device.baseline_bytes) / sample.microbatches.max_tokens
+
+
+def phase_name(name: str) -> str:
+    """The phase in words of ours; a name from elsewhere is not repeated."""
+    return name if name in PHASES else "another phase"

@@ -23,6 +23,10 @@ TOLERANCE: Final = 1e-6
 """Of the reward range: rewards closer than this are equal."""
 
 
+POLARISED: Final = 0.5
+"""Concentration a + b of the most polarised spread of difficulty that still counts as natural (Beta distribution)."""
+
+
 @dataclass(slots=True)
 class Totals:
     """Sums over the groups of one step, or of several."""
@@ -252,3 +256,28 @@ class Rewards:
             before = list(self._recent)[:-SETTLED]
             self.streak.before_groups = len(before)
             self.streak.before_same = sum(abs(v - value) <= self.tolerance for v in before)
+
+
+def expected_share(pass_rate: float, size: float) -> float:
+    """Lower bound on the share of zero-spread groups: p^G + (1 - p)^G, which difficulty spread only raises."""
+    return math.pow(pass_rate, size) + math.pow(1 - pass_rate, size)
+
+
+def natural_share(pass_rate: float, size: float) -> float:
+    """Share of zero-spread groups when prompts differ as much as is natural: E[q^G + (1 - q)^G] over a Beta spread.
+
+    q has mean `pass_rate` and concentration `POLARISED`; moments of the Beta distribution in closed form.
+    """
+    if not 0 < pass_rate < 1:
+        return 1.0
+    solved = unsolved = 1.0
+    for i in range(max(1, math.floor(size))):
+        solved *= (pass_rate * POLARISED + i) / (POLARISED + i)
+        unsolved *= ((1 - pass_rate) * POLARISED + i) / (POLARISED + i)
+    return solved + unsolved
+
+
+def excess_limit(totals: Totals) -> float:
+    """Share of zero-spread groups that a natural spread of difficulty stays below, by three standard errors."""
+    natural = natural_share(totals.pass_rate, totals.size)
+    return natural + 3 * math.sqrt(natural * (1 - natural) / totals.groups)

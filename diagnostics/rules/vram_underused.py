@@ -7,14 +7,11 @@ from typing import ClassVar
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
-from tocsin.diagnostics.memory import MemorySample
+from tocsin.diagnostics.memory import GIB, PEAK, MemorySample, bytes_per_token, phase_name, steepest
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Patch, Verify
 from tocsin.schemas.diagnosis import Cause, Evidence
 from tocsin.schemas.step import StepCompleted
-
-GIB = 2**30
-PEAK = "resources_sampled.devices.phases.reserved_bytes / total_bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +96,13 @@ class VramUnderused(Rule):
             return not_evaluated("missing_input", "no memory sample arrived in the last 50 steps")
         if len(window) < self.timing.warm_up:
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} memory samples were seen")
-        work = _work(window)
+        work = steepest(window)
         if work is None:
             return not_evaluated("missing_input", "samples have no `forward_backward` peak or no `microbatches`")
-        fullest = max(window, key=lambda sample: sample.peak_bytes / sample.device.total_bytes)
-        share = fullest.peak_bytes / fullest.device.total_bytes
+        fullest = max(window, key=lambda sample: sample.share)
+        share = fullest.share
         has_room = all(sample.microbatches is None or sample.microbatches.num > 1 for sample in window)
-        recent_oom = settings.oom_step is not None and settings.step - settings.oom_step < self.oom_quiet
+        recent_oom = any(settings.step - step < self.oom_quiet for step in settings.oom_steps)
         if share >= (self.clear if is_open else self.fire) or not has_room or recent_oom:
             return None
         return self._finding(settings, window, fullest, work)
@@ -114,7 +111,7 @@ class VramUnderused(Rule):
         self, settings: Settings, window: list[MemorySample], fullest: MemorySample, work: MemorySample
     ) -> Finding:
         total = fullest.device.total_bytes
-        share = fullest.peak_bytes / total
+        share = fullest.share
         change = self._larger(settings, work)
         last = len(window)
         evidence = [_evidence(PEAK, share, "<", self.warn if share < self.warn else self.clear, last)]
@@ -124,7 +121,7 @@ class VramUnderused(Rule):
         return Finding(
             severity="warning" if share < self.warn and change is not None else "info",
             summary=(
-                f"VRAM peaks at {share:.0%} of {total / GIB:.3g} GiB during {_phase(fullest.peak_phase)} "
+                f"VRAM peaks at {share:.0%} of {total / GIB:.3g} GiB during {phase_name(fullest.peak_phase)} "
                 f"over {last} samples, with at least {min(s.microbatches.num for s in window if s.microbatches)} "
                 f"micro-batches per step"
             ),
@@ -134,8 +131,8 @@ class VramUnderused(Rule):
 
     def _larger(self, settings: Settings, work: MemorySample) -> Patch | None:
         """The computed token budget as a patch; None when nothing larger fits or is needed."""
-        assert work.microbatches is not None, "`_work` picks samples with micro-batches"
-        slope = _slope(work)
+        assert work.microbatches is not None, "`steepest` picks samples with micro-batches"
+        slope = bytes_per_token(work)
         room = self.target * work.device.total_bytes - work.device.baseline_bytes
         if slope <= 0 or room <= 0:
             return None
@@ -168,28 +165,8 @@ class VramUnderused(Rule):
         return (raise_budget,)
 
 
-def _work(window: list[MemorySample]) -> MemorySample | None:
-    """The sample with the steepest `forward_backward` memory per token, which is the careful one to scale from."""
-    usable = [
-        s for s in window if s.work_bytes is not None and s.microbatches is not None and s.microbatches.max_tokens
-    ]
-    return max(usable, key=_slope, default=None)
-
-
-def _slope(sample: MemorySample) -> float:
-    """Bytes per padded token of the largest micro-batch."""
-    assert sample.microbatches is not None, "`_work` picks samples with micro-batches"
-    return ((sample.work_bytes or 0) - sample.device.baseline_bytes) / sample.microbatches.max_tokens
-
-
 def _bytes_at(sample: MemorySample, tokens: float) -> float:
-    return sample.device.baseline_bytes + _slope(sample) * tokens
-
-
-def _phase(name: str) -> str:
-    """The phase in words of ours; a name from elsewhere is not repeated."""
-    known = ("generate", "score", "forward_backward", "optimizer", "sync")
-    return name if name in known else "another phase"
+    return sample.device.baseline_bytes + bytes_per_token(sample) * tokens
 
 
 def _evidence(metric: str, observed: float, operator: str, limit: float, samples: int) -> Evidence:

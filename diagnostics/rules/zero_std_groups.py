@@ -6,14 +6,12 @@ from typing import ClassVar, Final
 
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
-from tocsin.diagnostics.rewards import SETTLED, Rewards, Streak, Totals
+from tocsin.diagnostics.rewards import SETTLED, Rewards, Streak, Totals, excess_limit, expected_share
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Cause, Evidence, Severity
 
-POLARISED: Final = 0.5
-"""Concentration a + b of the most polarised spread of difficulty that still counts as natural (Beta distribution)."""
 WILSON_Z: Final = 2.0
 SHRINK: Final = 4.0
 """Learning is granted to cut the share of groups with another outcome to a quarter within one streak."""
@@ -22,25 +20,6 @@ CLEARLY_BELOW: Final = 0.1
 perfect and stays so for long enough would look just as improbable."""
 CHANCE: Final = 1e-6
 """Probability below which a streak at the top is no longer taken for luck."""
-
-
-def expected_share(pass_rate: float, size: float) -> float:
-    """Lower bound on the share of zero-spread groups: p^G + (1 - p)^G, which difficulty spread only raises."""
-    return math.pow(pass_rate, size) + math.pow(1 - pass_rate, size)
-
-
-def natural_share(pass_rate: float, size: float) -> float:
-    """Share of zero-spread groups when prompts differ as much as is natural: E[q^G + (1 - q)^G] over a Beta spread.
-
-    q has mean `pass_rate` and concentration `POLARISED`; moments of the Beta distribution in closed form.
-    """
-    if not 0 < pass_rate < 1:
-        return 1.0
-    solved = unsolved = 1.0
-    for i in range(max(1, math.floor(size))):
-        solved *= (pass_rate * POLARISED + i) / (POLARISED + i)
-        unsolved *= ((1 - pass_rate) * POLARISED + i) / (POLARISED + i)
-    return solved + unsolved
 
 
 def is_sudden(streak: Streak) -> bool:
@@ -187,8 +166,7 @@ class ZeroStdGroups(Rule):
         totals = rewards.totals
         if totals.size >= 4 and rewards.mean_level <= self.floor_level:
             return self.floor_share
-        natural = natural_share(totals.pass_rate, totals.size)
-        return max(self.fire, natural + 3 * math.sqrt(natural * (1 - natural) / totals.groups))
+        return max(self.fire, excess_limit(totals))
 
     def _constant(self, rewards: Rewards, severity: Severity) -> Finding:
         streak = rewards.streak

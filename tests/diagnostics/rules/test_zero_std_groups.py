@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from tests.diagnostics.scenario import batch, diagnostics, started, step, transitions, unevaluated
-from tocsin.diagnostics.rewards import Streak
-from tocsin.diagnostics.rules.zero_std_groups import ZeroStdGroups, expected_share, is_sudden, natural_share
+from tocsin.diagnostics.rewards import Streak, expected_share, natural_share
+from tocsin.diagnostics.rules.zero_std_groups import ZeroStdGroups, is_sudden
 from tocsin.schemas.base import NonFinite
 from tocsin.schemas.event import BaseEvent
 

@@ -1,0 +1,47 @@
+"""Answers to a finding in the forms that rules share: one knob to move, or one thing to look at."""
+
+from dataclasses import replace
+from typing import Literal
+
+from tocsin.diagnostics.feature import Settings
+from tocsin.diagnostics.knob_patch import patch
+from tocsin.diagnostics.rule import Proposal
+from tocsin.schemas.actions import Verify
+
+PIPELINE_STEPS = 20
+"""Steps before an answer is judged beyond those that its data spend in the pipeline."""
+
+
+def move(
+    settings: Settings, path: str, wanted: float, verify: Verify, *, risk: Literal["low", "medium", "high"] = "low"
+) -> Proposal | None:
+    """Move one knob towards `wanted`, as far as one change may go; None when there is no room or no known value."""
+    change = patch(settings, path, wanted)
+    if change is None or change.to is None:
+        return None
+    verb = "raise" if change.to > change.expect else "lower"
+    return Proposal(
+        verb=f"{verb}-{path.replace('_', '-')}",
+        title=f"{verb} {path} {change.expect:g} to {change.to:g}",
+        applicability="review",
+        risk=risk,
+        patches=(change,),
+        verify=verify,
+        cooldown_steps=pipeline_delay(settings) + PIPELINE_STEPS,
+    )
+
+
+def pipeline_delay(settings: Settings) -> int:
+    """Steps until a change of the rollout process is in every group that is trained on."""
+    return int(settings.knob("max_staleness") or 0) + 1
+
+
+def look(verb: str, title: str) -> Proposal:
+    """Something for a person to look at; nothing to apply."""
+    return Proposal(verb=verb, title=title, applicability="advisory", on_failure="keep")
+
+
+def ranked(*proposals: Proposal | None) -> tuple[Proposal, ...]:
+    """Those that there are, in order, the first one preferred."""
+    found = [proposal for proposal in proposals if proposal is not None]
+    return tuple(replace(proposal, preferred=position == 0) for position, proposal in enumerate(found))
