@@ -166,7 +166,8 @@ class ActionLog:
         if verify is None:
             note = "the action does not say what would verify it"
             return [_of_change(event, change, "inconclusive", note, change.diagnostic_id)]
-        self._trials.append(Trial(change, offer, verify, event))
+        generation = event.config_generation
+        self._trials.append(Trial(change, offer, verify, generation=generation, past=self._past))
         return []
 
     def _resumed(self, event: RunResumed, knobs: Mapping[str, KnobValue]) -> list[ActionRecord]:

@@ -149,8 +149,9 @@ class FeedReader:
             )
 
     def active(self) -> list[Diagnostic]:
-        """The latest record of each open diagnostic: roots before what they explain, the most severe first, then the
-        oldest. The first one is what to answer first."""
+        """The latest record of each open diagnostic, the most severe first, a root before what it explains, then the
+        oldest; what another one stands for comes last. The first one is what to answer first.
+        """
         with self._guard, self._path_open() as file:
             records = list(self._catch_up(file).open.values())
         return sorted(records, key=_urgency)
@@ -266,11 +267,11 @@ def _concerns(record: StoredRecord, id: str) -> TypeGuard[Diagnostic | ActionRec
     return isinstance(record, ActionRecord) and id in (record.diagnostic_id, record.action_id)
 
 
-def _urgency(record: Diagnostic) -> tuple[bool, bool, int, int, int]:
+def _urgency(record: Diagnostic) -> tuple[bool, int, bool, int, int]:
     return (
         record.suppressed,
-        any(relation.kind == "explained_by" for relation in record.relations),
         -SEVERITIES.index(record.severity),
+        any(relation.kind == "explained_by" for relation in record.relations),
         record.started.step,
         record.seq,
     )

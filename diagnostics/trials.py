@@ -86,18 +86,20 @@ class Change:
 class Trial:
     """One applied action. `take` answers its verdict once there is one."""
 
-    def __init__(self, change: Change, offer: Offer, verify: Verify, event: KnobChanged) -> None:
+    def __init__(self, change: Change, offer: Offer, verify: Verify, *, generation: int, past: Past) -> None:
         self.change = change
         self.offer = offer
         self._verify = verify
         self._metric = metric(verify.metric)
         outcomes = [REWARD, THROUGHPUT] if offer.kind == "efficiency" else [REWARD]
         self._outcomes = {wanted: Series() for wanted in outcomes}
-        self._series = Series()
+        # A knob of the learner moves its metric at once, so what comes after the change is not before it, even while
+        # batches of the old configuration are still being consumed. An outcome follows those batches.
+        self._series = Series(before=past.values(self._metric, offer.since_step))
         self._judgement = Judgement(
             verify, self._series, {wanted.path: series for wanted, series in self._outcomes.items()}
         )
-        self._generation = event.config_generation
+        self._generation = generation
         self._batches = 0
         self._waited = 0
         self._groups = 0
@@ -138,7 +140,6 @@ class Trial:
         if not self._batches:
             if not generations or min(generations) < self._generation:
                 return
-            self._series.before.extend(past.values(self._metric, self.offer.since_step))
             for wanted, series in self._outcomes.items():
                 series.before.extend(past.values(wanted, self.offer.since_step))
         self._batches += 1

@@ -34,7 +34,7 @@ LAST: Final = (
 """The same at 0.975, for the last look: about five per cent over all looks together."""
 CHANCE: Final = 0.0125
 """Probability at which a failure that did not come back is taken for gone."""
-RECENT: Final = 10
+RECENT: Final = 20
 """Readings just before the change that an outcome is compared with."""
 
 
@@ -123,7 +123,7 @@ class Judgement:
     def _decided(self) -> Verdict | None:
         """Harm or success that is beyond doubt; harm is looked for first."""
         for name, series in self._outcomes.items():
-            fall = fallen(series, self._table)
+            fall = fallen(series)
             if fall is not None:
                 return Verdict("harmed", f"{name} fell from {fall[0].text} to {fall[1].text}; {self._facts()}")
         return Verdict("target_met", self._facts()) if self._is_met() else None
@@ -172,17 +172,17 @@ class Judgement:
         return f"{self._verify.metric} {before.text} before, {after.text} after, target {target}"
 
 
-def fallen(series: Series, table: Quantiles) -> tuple[Level, Level] | None:
+def fallen(series: Series) -> tuple[Level, Level] | None:
     """The levels before and after when an outcome fell for sure, and by more than it was falling already.
 
     An action answers a fault that goes on, so a decline that began before it is not its doing: the level before is
     carried on along its own slope, when that points down. Only the later half under the change is compared.
     """
     recent = series.before[-RECENT:]
-    after = series.after[len(series.after) // 2 :]
+    after = series.after[-max(MIN_OBSERVATIONS, len(series.after) // 2) :]
     if len(recent) < MIN_OBSERVATIONS or len(after) < MIN_OBSERVATIONS:
         return None
-    old, new = level(recent, table), level(after, table)
+    old, new = level(recent, EARLY), level(after, EARLY)
     ahead = len(recent) / 2 + len(series.after) - len(after) / 2
     expected = old.mean + min(0.0, slope(series.before)) * ahead
     return (old, new) if new.mean + math.hypot(old.reach, new.reach) < expected else None

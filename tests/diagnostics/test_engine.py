@@ -25,6 +25,7 @@ from tocsin.schemas.events import (
     RunEnded,
     RunResumed,
 )
+from tocsin.schemas.knobs import LIMITS
 from tocsin.schemas.step import StepCompleted
 
 
@@ -182,6 +183,38 @@ def test_a_knob_change_restarts_only_the_windows_it_moves() -> None:
         features.update(event)
     assert (len(features.staleness.window), len(features.clips.window)) == (0, 0)
     assert (len(features.memory.window), features.rewards.totals.groups) == (1, 8)
+
+
+@pytest.mark.parametrize("path", sorted(LIMITS))
+def test_no_knob_restarts_the_baseline_of_the_outcome(path: str) -> None:
+    features = Features()
+    seen = [[batch([[0, 1] * 4] * 16), step()] for _ in range(12)]
+    for event in numbered([[started()], *seen]):
+        features.update(event)
+    best, recent = features.outcome.best, features.outcome.recent.completions
+    assert best is not None
+    now = features.settings.knobs[path]
+    features.update(KnobChanged(path=path, before=now, after=now, actor="person:ada", effective_step=13))
+    assert (features.outcome.best, features.outcome.recent.completions) == (best, recent)
+    assert best.reward_sum / best.completions == 0.5
+
+
+def test_what_fires_goes_on_firing_over_a_knob_change_that_restarts_its_window() -> None:
+    flat = [batch([[0.0] * 8] * 7 + [[1.0] * 8] * 7 + [[0.0, 1.0] * 4] * 2), step()]
+    change = KnobChanged(path="group_size", before=8, after=16, actor="person:ada", effective_step=40)
+    rule = next(rule for rule in ALL_RULES if rule.code == "RWD001")
+    records = run(Engine([rule]), [[started()], *[flat] * 39, [change], *[flat] * 30])
+    assert kinds(records) == [("RWD001", "fired")]
+    engine = Engine([rule])
+    run(engine, [[started()], *[flat] * 39, [change], *[flat] * 2])
+    assert [record.state for record in engine.active()] == ["firing"]
+
+
+def test_rules_without_their_trigger_cost_nothing_and_still_notice_its_absence() -> None:
+    engine = Engine([next(rule for rule in ALL_RULES if rule.code == "RWD001")])
+    silent = run(engine, [[started()], *[[step()]] * 60])
+    covers = [record for record in silent if isinstance(record, Coverage)]
+    assert [cover.not_evaluated["RWD001"].reason for cover in covers] == ["warm_up", "missing_input"]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,30 @@ def test_missing_data_never_resolves() -> None:
     assert track.state == "no_data"
 
 
+def test_what_is_held_stays_pending_until_it_may_fire() -> None:
+    track = Track(TIMING)
+    moments = [At(step=n, policy_version=n, ts="") for n in range(1, 7)]
+    assert [track.is_due(found()) for at in moments[:1]] == [False]
+    reasons = [track.advance(found(), at, hold=True) for at in moments[:5]]
+    assert reasons == [None] * 5
+    assert track.is_due(found())
+    assert not track.is_due(None)
+    assert track.candidate is not None
+    assert track.candidate.count == 5
+    assert track.advance(found(), moments[5]) == "fired"
+    assert track.episode is not None
+    assert (track.episode.count, track.episode.started.step) == (6, 1)
+
+
+def test_an_inherited_severity_lasts_and_is_no_escalation_of_its_own() -> None:
+    track = Track(TIMING)
+    drive("www", track)
+    track.inherit("critical")
+    assert drive("cccc", track) == []
+    assert track.episode is not None
+    assert track.episode.severity == "critical"
+
+
 def test_the_end_of_a_run_is_reported_for_what_is_open_and_resolves_nothing() -> None:
     track = Track(TIMING)
     assert track.run_ended() is None

@@ -29,6 +29,15 @@ def test_a_writer_whose_ticks_report_a_hung_trainer_is_stalled(tmp_path: Path):
         assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
 
 
+def test_a_pause_that_somebody_asked_for_is_no_hang(tmp_path: Path):
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(ClockTicked(idle_s=9000.0, paused=True, ts=utc_text(NOW)))
+        assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "alive"
+        assert FeedReader(tmp_path, now=lambda: NOW + 61).writer_state().state == "stalled"
+        writer.event(ClockTicked(idle_s=301.0, ts=utc_text(NOW)))
+        assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
+
+
 def test_a_writer_that_never_spoke_is_stalled_after_a_while(tmp_path: Path):
     with RunWriter(tmp_path, "run-a"):
         assert FeedReader(tmp_path).writer_state().model_dump() == {

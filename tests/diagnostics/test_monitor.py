@@ -18,7 +18,7 @@ from tocsin.diagnostics.monitor import Lost, Monitor
 from tocsin.diagnostics.reader import FeedReader, read_events
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, EvaluationCompleted, RunEnded
+from tocsin.schemas.events import ClockTicked, EvaluationCompleted, RunContinued, RunEnded, RunPaused
 
 NEVER_S = 3600.0
 
@@ -98,6 +98,22 @@ def test_ticks_go_on_while_the_trainer_is_silent_and_reach_the_engine(tmp_path: 
     assert idle == sorted(idle)
     assert idle[-1] >= 0.02 * (len(idle) - 1)
     assert all(tick.attempt == 1 and tick.mono > 0 for tick in ticks)
+
+
+def test_ticks_say_that_a_run_stands_still_on_request(tmp_path: Path):
+    with RunWriter(tmp_path, "run-a") as writer:
+        monitor = Monitor(writer, LowReward(), attempt=1, tick_s=0.01)
+        monitor.start()
+        monitor.emit(RunPaused(actor="person:ada"))
+        wait_for(lambda: ticks_of(tmp_path)[-1:] == [True])
+        monitor.emit(RunContinued(actor="person:ada", paused_s=1.0))
+        wait_for(lambda: ticks_of(tmp_path)[-1:] == [False])
+        monitor.close(10)
+
+
+def ticks_of(folder: Path) -> list[bool]:
+    """Whether each tick so far called the run paused."""
+    return [event.paused for event in events_of(folder) if isinstance(event, ClockTicked)]
 
 
 def test_nothing_ticks_after_the_end_of_the_run(tmp_path: Path):

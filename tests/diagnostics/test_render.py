@@ -99,6 +99,14 @@ def test_the_preferred_action_is_shown_and_a_disabled_one_never():
             "RUN ENDED RWD001 zero-std-groups while warning was open since step 40: S.",
         ),
         (
+            {"suppressed": True, "relations": [Relation(kind="explained_by", id="nan-inf/learner#1")]},
+            "EXPLAINED RWD001 zero-std-groups (explained by nan-inf/learner#1): S.",
+        ),
+        (
+            {"reason": "unexplained"},
+            "WARNING RWD001 zero-std-groups (still open, and its cause is not): S. -> ",
+        ),
+        (
             {"reason": "explained", "relations": [Relation(kind="explained_by", id="nan-inf/learner#1")]},
             "WARNING RWD001 zero-std-groups (explained by nan-inf/learner#1): S.",
         ),
@@ -142,6 +150,22 @@ def test_a_coverage_record_says_what_is_not_evaluated_and_why():
     )
     assert render.line(record) == (
         "[tocsin] COVERAGE ok: 2 of 5 rules evaluated; warm up: OFF001, POL003; not applicable: SYS001"
+    )
+
+
+def test_a_coverage_record_says_what_the_feed_keeps_back():
+    record = Coverage(
+        event_seq=2,
+        at=at(1),
+        evaluated=["POL015"],
+        not_evaluated={},
+        health="degraded",
+        held_back=4,
+        silenced={"POL003": 90},
+    )
+    assert render.line(record) == (
+        "[tocsin] COVERAGE degraded: 1 of 1 rule evaluated; 4 findings held back: too many fired at once; "
+        "POL003 silenced until step 90"
     )
 
 
