@@ -13,7 +13,7 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tocsin.diagnostics import display, render
+from tocsin.diagnostics import cli_control, display, render
 from tocsin.diagnostics.catalogue import RULES, describe, document, find_rule
 from tocsin.diagnostics.errors import BAD_INPUT, CANNOT_TELL, CLEAR, OPEN, error_line, judge
 from tocsin.diagnostics.feed import EVENTS_FILE
@@ -38,6 +38,7 @@ app = typer.Typer(
     no_args_is_help=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_control.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -199,7 +200,7 @@ def _known_id(reader: FeedReader, wanted: str) -> str:
     if reader.history(wanted):
         return wanted
     recorded = [record for record in reader.page(limit=1000).records if isinstance(record, Diagnostic)]
-    matching = [record for record in recorded if wanted in (record.code, record.name)]
+    matching = [r for r in recorded if wanted in (r.code, r.name, *(action.id for action in r.actions))]
     if matching:
         return matching[-1].id
     ids = ", ".join(sorted({record.id for record in recorded})) or "none yet"

@@ -202,13 +202,18 @@ def _request(look: Look, asker: Asker, verb: Verb, content: dict[str, Any]) -> C
 
 def foresee(look: Look, request: ControlRequest) -> Admitted:
     """What the trainer would do, as far as the files tell. Raises `Refused`, of which `NobodyReads`."""
+    check_reader(look)
+    return admit(request, look.situation, now=utc_text())
+
+
+def check_reader(look: Look) -> None:
+    """Raises `NobodyReads` for a run that is over, and `Refused` when it belongs to another user."""
     if look.writer.state in ("dead", "ended"):
         what = "is dead" if look.writer.state == "dead" else "has ended"
         raise NobodyReads(f"the run {what}: nobody would read the request; tocsin train --resume goes on with it")
     owner = (look.folder / CONTROL_FOLDER).stat().st_uid
     if owner != os.geteuid():
         raise Refused(f"the request must come from user {owner}, who owns the run, got user {os.geteuid()}")
-    return admit(request, look.situation, now=utc_text())
 
 
 def submit(folder: Path, request: ControlRequest) -> EventTail:
