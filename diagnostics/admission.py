@@ -11,6 +11,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from tocsin.diagnostics.causes import NEVER_HIDDEN
+from tocsin.diagnostics.knob_patch import reach
 from tocsin.diagnostics.render import clean, value
 from tocsin.diagnostics.rules import ALL_RULES
 from tocsin.schemas.actions import Action, Patch
@@ -19,12 +21,8 @@ from tocsin.schemas.control import ControlRequest, KnobPatch, Verb
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.knobs import LIMITS, Effective, Knobs, KnobValue, unknown_knob
 
-NEVER_SILENT: Final = frozenset({"POL009", "POL015", "SYS002", "OFF010"})
-"""Reward collapse, non-finite numbers, memory near its end, weights that did not arrive: never hidden."""
 MAX_REASON: Final = 400
 """Characters of a reason; what a request contains may be quoted in it."""
-ZERO_STEP: Final = 0.01
-"""How far a number that is zero may rise in one change, as a share of its upper bound: zero has no multiples."""
 
 EFFECT: Final[dict[Effective, str]] = {
     "next_step": "from the next step on",
@@ -187,26 +185,6 @@ def _check_reach(patch: KnobPatch, current: KnobValue, launched: KnobValue) -> N
         )
 
 
-def reach(path: str, current: float, launched: float) -> tuple[float, float]:
-    """Lowest and highest value that one change may set.
-
-    `step_ratio` bounds the change, `drift_ratio` the distance from the launch value. A whole number may always move
-    by one. The way back is free: the launch value, and everything between it and the present one, is in reach.
-    """
-    limits = LIMITS[path]
-    least, most = _around(current, limits.step_ratio, path)
-    lowest, highest = _around(launched, limits.drift_ratio, path)
-    low = max(limits.low, least, lowest)
-    high = min(limits.high, most, highest)
-    return min(low, current, launched), max(high, current, launched)
-
-
-def _around(center: float, ratio: float, path: str) -> tuple[float, float]:
-    if isinstance(center, int):
-        return min(center - 1, center / ratio), max(center + 1, center * ratio)
-    return center / ratio, center * ratio or ZERO_STEP * LIMITS[path].high
-
-
 def with_values(knobs: Knobs, changes: Mapping[str, KnobValue]) -> Knobs:
     """`knobs` with other values, all of them or none. Raises `Refused` for a wrong type, a bound, or a forbidden mix.
 
@@ -230,7 +208,7 @@ def _silence(request: ControlRequest, situation: Situation) -> Admitted:
         raise Refused(f"`code` must be the code of a rule, got `{code}`; `tocsin rules` lists them")
     if until <= situation.step:
         return Admitted((), f"{code} {names[code]} is not silenced any more")
-    if code in NEVER_SILENT:
+    if code in NEVER_HIDDEN:
         raise Refused(f"{code} {names[code]} must not be silenced: what it reports is never hidden")
     return Admitted((), f"records of {code} {names[code]} are held back until step {until}")
 

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from tests.schemas.examples import RECORD_EXAMPLES
-from tocsin.diagnostics.admission import NEVER_SILENT, Refused, Situation, admit, admit_at_barrier, reach
+from tocsin.diagnostics.admission import Refused, Situation, admit, admit_at_barrier
+from tocsin.diagnostics.causes import NEVER_HIDDEN
+from tocsin.diagnostics.knob_patch import reach
 from tocsin.schemas.actions import Action, Patch
 from tocsin.schemas.control import ControlRequest, KnobPatch
 from tocsin.schemas.diagnosis import Diagnostic
@@ -197,7 +199,7 @@ def test_a_patch_that_needs_a_restart_is_refused():
 
 
 def test_what_is_never_hidden_cannot_be_silenced_and_a_silence_can_always_end():
-    assert {"POL009", "POL015", "SYS002", "OFF010"} == NEVER_SILENT
+    assert {"POL009", "POL015", "SYS002", "OFF010"} == NEVER_HIDDEN
     assert admit(request("silence", code="RWD001", until_step=60), SITUATION, now=NOW).patches == ()
     ended = admit(request("silence", code="POL015", until_step=40), SITUATION, now=NOW)
     assert ended.effect == "POL015 nan-inf is not silenced any more"
