@@ -188,7 +188,8 @@ class History:
         return sum(flat for flat, _ in self._zero_spread) / groups if groups else None
 
     def found(self) -> list[Finding]:
-        """All findings: open before resolved, grave before mild, early before late."""
+        """All findings: open before resolved, roots before what they explain, grave before mild, early before late."""
         return sorted(
-            self.findings.values(), key=lambda f: (not f.is_open, -SEVERITIES.index(f.severity), f.first_step)
+            self.findings.values(),
+            key=lambda f: (not f.is_open, f.latest.suppressed, -SEVERITIES.index(f.severity), f.first_step),
         )

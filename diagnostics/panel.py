@@ -47,7 +47,7 @@ def progress_line(history: History) -> str:
             f"waits learner {percent(learner)} sampler {percent(sampler)}",
             f"{_count(history.tokens_per_s())} tok/s",
         ]
-        severities = [finding.severity for finding in history.found() if finding.is_open]
+        severities = [item.severity for item in history.found() if item.is_open and not item.latest.suppressed]
     if severities:
         counts = [f"{severities.count(severity)} {severity}" for severity in dict.fromkeys(severities)]
         parts.append(f"open {', '.join(counts)}")
@@ -170,7 +170,7 @@ def _open(findings: list[Finding]) -> list[Text]:
     lines: list[Text] = [] if findings else [_row("open", "no diagnostic", render.QUIET)]
     for finding in findings[:SHOWN_FINDINGS]:
         record = finding.latest
-        word = (render.headline(record), render.severity_style(record.severity))
+        word = (render.headline(record), render.record_style(record))
         what = f" {record.code} {record.name}: {render.clean(record.summary)}"
         lines.append(_row("" if lines else "open", "").append_text(Text.assemble(word, what)))
     if len(findings) > SHOWN_FINDINGS:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tocsin.diagnostics.feature import Feature
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import QueueSampled, RunResumed, RunStarted
+from tocsin.schemas.events import QueueSampled, RunPaused, RunResumed, RunStarted
 from tocsin.schemas.step import StepCompleted
 
 
@@ -42,6 +42,8 @@ class Waits(Feature):
         self.microbatches = 1
         """Forward passes of the last step."""
         self._last: StepCompleted | None = None
+        self._was_paused = False
+        """Somebody paused the run since the last sample, whose waits then mean nothing."""
 
     def update(self, event: BaseEvent) -> None:
         """Take in a sample; the step that it belongs to ended just before."""
@@ -53,11 +55,14 @@ class Waits(Feature):
                 self.microbatches = event.microbatches.num
         elif isinstance(event, QueueSampled):
             self._take(event)
+        elif isinstance(event, RunPaused):
+            self._was_paused = True
 
     def _take(self, event: QueueSampled) -> None:
         self.seen += 1
         trained = self._last is None or self._last.outcome == "updated"
-        if self.seen <= self.START_UP or not trained or event.step_s <= 0:
+        was_paused, self._was_paused = self._was_paused, False
+        if was_paused or self.seen <= self.START_UP or not trained or event.step_s <= 0:
             return
         parts = {} if self._last is None else self._last.seconds
         computed = parts.get("forward_backward", 0.0) + parts.get("optimizer", 0.0)

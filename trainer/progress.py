@@ -128,9 +128,9 @@ class Progress:
 
 
 def _is_loud(record: Record) -> bool:
-    """Whether a record is printed: actions, diagnostics above info, and coverage that cannot be trusted."""
+    """Whether a record is printed: actions, diagnostics above info for which no other stands, bad coverage."""
     if isinstance(record, Diagnostic):
-        return record.severity != "info"
+        return record.severity != "info" and not record.suppressed
     return isinstance(record, ActionRecord) or record.health == "degraded"
 
 

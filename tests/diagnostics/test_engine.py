@@ -22,7 +22,10 @@ from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import (
     ClockTicked,
     KnobChanged,
+    Ledger,
+    QueueSampled,
     RunEnded,
+    RunPaused,
     RunResumed,
 )
 from tocsin.schemas.knobs import LIMITS
@@ -208,6 +211,17 @@ def test_what_fires_goes_on_firing_over_a_knob_change_that_restarts_its_window()
     engine = Engine([rule])
     run(engine, [[started()], *[flat] * 39, [change], *[flat] * 2])
     assert [record.state for record in engine.active()] == ["firing"]
+
+
+def test_a_pause_is_no_wait_of_sampler_or_learner() -> None:
+    ledger = Ledger(launched=0, in_flight=0, queued=0, consumed=0, dropped={}, failed={})
+    busy = QueueSampled(ledger=ledger, learner_wait_s=0.01, sampler_wait_s=0.01, step_s=0.1)
+    stood_still = busy.model_copy(update={"sampler_wait_s": 600.0})
+    features = Features()
+    pauses = [[RunPaused(actor="person:ada"), step(), stood_still], [step(), busy]] * 3
+    for event in numbered([[started()], *[[step(), busy]] * 20, *pauses]):
+        features.update(event)
+    assert features.waits.shares(30)[1] <= 0.1
 
 
 def test_rules_without_their_trigger_cost_nothing_and_still_notice_its_absence() -> None:
