@@ -23,6 +23,8 @@ KEPT: Final = 64
 """Events of each type that are kept to read from them what was before a change."""
 LONGEST_STEPS: Final = 500
 """Batches after which a trial ends, however little of what it waits for has come."""
+EXTENSION: Final = 3.0
+"""How many times `within` a trial goes on while there are too few readings to decide."""
 MEASURED: Final = (
     BatchConsumed,
     StepCompleted,
@@ -122,9 +124,10 @@ class Trial:
                 _add(series, wanted.read(event))
         if not isinstance(event, StepCompleted):
             return None
-        if self._batches >= LONGEST_STEPS:
-            return self.end(f"too little was measured in {LONGEST_STEPS} steps")
-        return self._judgement.look(self._progress())
+        verdict = self._judgement.look(self._progress())
+        if verdict is None and (self._progress() >= EXTENSION or self._batches >= LONGEST_STEPS):
+            return self.end(f"too little was measured in {self._batches} steps")
+        return verdict
 
     def end(self, why: str) -> Verdict:
         """The verdict when nothing more will come."""

@@ -257,7 +257,18 @@ def test_what_is_open_when_the_run_ends_is_told() -> None:
     ]
 
 
-def test_a_trial_that_never_measures_anything_ends() -> None:
+def test_a_trial_whose_metric_is_not_measured_any_more_ends_after_three_times_its_time() -> None:
+    steps: list[list[BaseEvent]] = [[started()]]
+    for t in range(1, 200):
+        asked: list[BaseEvent] = [answered(), changed()] if t == 20 else []
+        steps.append([*asked, under(0 if t < 22 else 1, t), step(clip_high_frac=0.6 if t < 22 else None)])
+    found = actions(iter(steps))
+    assert [(record.step, record.state) for record in found[2:]] == [(21 + 3 * 40, "inconclusive")]
+    assert found[2].note.startswith("too little was measured in 120 steps; step_completed.clip_high_frac 0.")
+    assert "nothing after" in found[2].note
+
+
+def test_a_trial_whose_change_reaches_no_batch_ends() -> None:
     steps: list[list[BaseEvent]] = [[started()]]
     for t in range(1, 560):
         asked: list[BaseEvent] = [answered(), changed()] if t == 20 else []
