@@ -189,6 +189,10 @@ def still_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+TORCH_FLAG = 200
+"""Added to the exit code of a command that imported torch."""
+
+
 @dataclass(frozen=True)
 class Finished:
     """A `tocsin` command that ended by itself."""
@@ -196,14 +200,20 @@ class Finished:
     code: int
     stdout: str
     stderr: str
-    seconds: float
+    imported_torch: bool
+    """Whether the process of the command, not a child of it, imported torch."""
+
+
+TELLING = (
+    "import sys; from tocsin.diagnostics.cli import main; "
+    f"code = main(sys.argv[1:]); sys.exit(code + {TORCH_FLAG} * ('torch' in sys.modules))"
+)
 
 
 def tocsin(*arguments: str | Path, cwd: Path) -> Finished:
     """Run `tocsin <arguments>` to its end."""
-    began = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [sys.executable, "-c", TELLING, *map(str, arguments)],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -211,7 +221,8 @@ def tocsin(*arguments: str | Path, cwd: Path) -> Finished:
         timeout=PATIENCE_S,
         check=False,
     )
-    return Finished(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+    imported_torch = done.returncode >= TORCH_FLAG
+    return Finished(done.returncode - TORCH_FLAG * imported_torch, done.stdout, done.stderr, imported_torch)
 
 
 def train(config: RunConfig, folder: Path) -> Recording:

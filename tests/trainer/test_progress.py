@@ -302,7 +302,7 @@ def test_a_stream_that_stands_still_does_not_hold_up_training():
             for event in one_step():
                 progress.observe(event)
             progress.record(diagnostic())
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 10, "the stream was waited for"
         stream.gate.set()
     assert progress.history.step == 200
 

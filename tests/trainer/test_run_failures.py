@@ -170,7 +170,7 @@ def test_a_run_that_goes_on_cannot_be_taken_up_by_somebody_else(struck: Struck) 
     assert "must have one writer, and process" in struck.second.stderr
     assert "wait for that run to end or stop it" in struck.second.stderr
     assert len(struck.second.stderr.splitlines()) == 1
-    assert struck.second.seconds < 5
+    assert not struck.second.imported_torch
     assert {event.attempt for event in struck.recording.events} == {1}
 
 
