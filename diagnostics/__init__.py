@@ -4,7 +4,9 @@
 2. `feed`        the single writer of `events.jsonl` and `feed.jsonl` (`jsonl`, `lock`)
 3. `features`    bounded windows over the events, shared by all rules (`rewards`)
 4. `rule`        what a rule is; `rules/` holds one file per rule, `catalogue` documents them
-5. `engine`      asks the rules and keeps what is open (`lifecycle`, `selection`, `knob_patch`)
+5. `engine`      asks the rules and keeps what is open (`evaluation`, `lifecycle`, `conclusion`, `selection`), says
+                 which finding explains which (`causes`), bounds what is said (`storm`, `silences`), and follows
+                 actions to their verdict (`action_log`, `trials`, `readings`, `verdicts`, `estimates`)
 6. `render`      a record as a line of text
 7. `reader`      pages for whoever polls, and whether anybody still writes (`liveness`, `runs`)
 8. `cli`         the `tocsin` command (`status`, `display`, `snapshot`, `follow`, `output`, `errors`, `plugins`)
