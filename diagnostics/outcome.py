@@ -81,7 +81,9 @@ class Outcome:
         if self.best is None or not high > low:
             return False
         missing = share * (self.best.mean - low) - (totals.mean - low)
-        error = math.hypot(totals.error, share * self.best.error)
+        # A window without a single success has no spread of its own; what the best one had says how lucky that is.
+        chance = self.best.error * math.sqrt(self.best.groups / totals.groups) if totals.groups else math.inf
+        error = math.hypot(max(totals.error, chance), share * self.best.error)
         return missing > SIGMAS * error and missing > 0
 
     def _is_full(self, totals: Totals, *, but: Totals) -> bool:

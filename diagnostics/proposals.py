@@ -15,8 +15,11 @@ PIPELINE_STEPS = 20
 def move(
     settings: Settings, path: str, wanted: float, verify: Verify, *, risk: Literal["low", "medium", "high"] = "low"
 ) -> Proposal | None:
-    """Move one knob towards `wanted`, as far as one change may go; None when there is no room or no known value."""
-    change = patch(settings, path, wanted)
+    """Move one knob towards `wanted`, as far as one change may go; None when there is no room or no known value.
+
+    A computed number keeps two significant digits: more would pretend to a precision that nobody has.
+    """
+    change = patch(settings, path, float(f"{wanted:.2g}") if isinstance(settings.knob(path), float) else wanted)
     if change is None or change.to is None:
         return None
     verb = "raise" if change.to > change.expect else "lower"

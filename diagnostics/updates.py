@@ -111,7 +111,7 @@ class Updates(Feature):
 
     RECENT: ClassVar[int] = 3
     BASELINE: ClassVar[int] = 10
-    OUTLIER: ClassVar[float] = 3.0
+    OUTLIER: ClassVar[float] = 2.5
 
     def __init__(self) -> None:
         self.recent: deque[StepUpdate] = deque(maxlen=self.RECENT)

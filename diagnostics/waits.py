@@ -83,18 +83,17 @@ class Waits(Feature):
         entries = list(self.window)[-steps:]
         if len(entries) < 3:
             return math.nan, math.nan
-        total = sum(entry.total for entry in entries)
-        return (
-            _without_longest([entry.learner for entry in entries], total),
-            _without_longest([entry.sampler for entry in entries], total),
-        )
+        learner = _without_longest([(entry.learner, entry.total) for entry in entries])
+        sampler = _without_longest([(entry.sampler, entry.total) for entry in entries])
+        return learner, sampler
 
     def restart(self) -> None:
         """Start the window over."""
         self.window.clear()
 
 
-def _without_longest(waits: list[float], total: float) -> float:
+def _without_longest(waits: list[tuple[float, float]]) -> float:
+    """Share of the time that was waited, of pairs of wait and length, without the pair of the longest wait."""
     longest = max(waits)
-    rest = total - longest
-    return min(1.0, (sum(waits) - longest) / rest) if rest > 0 else math.nan
+    length = sum(total for _, total in waits) - longest[1]
+    return min(1.0, (sum(wait for wait, _ in waits) - longest[0]) / length) if length > 0 else math.nan

@@ -30,7 +30,7 @@ class GeneratorBackpressure(Rule):
     ## How it is detected
     Sum of `sampler_wait_s` over sum of `step_s`, over the last 30 steps that updated the weights and over the last ten
     of them, each without its longest wait. The first eight steps are start-up. It fires when both shares stay at
-    `fire` or above for ten steps and the learner waits less than a quarter as long: a warning. When both wait, slots
+    `fire` or above for five steps and the learner waits less than a quarter as long: a warning. When both wait, slots
     are short, not speed, and OFF016 or nobody speaks. Not evaluated at `max_staleness` 0, where the sampler must wait
     for the learner. It resolves below `clear`.
 
@@ -63,7 +63,7 @@ class GeneratorBackpressure(Rule):
         "step_completed.microbatches",
     )
     trigger = QueueSampled
-    timing = Timing(unit="steps", window=Waits.STEPS, warm_up=Waits.STEPS, persistence=10, clear_persistence=10)
+    timing = Timing(unit="steps", window=Waits.STEPS, warm_up=Waits.STEPS, persistence=5, clear_persistence=10)
     rising = (("clear", "fire"),)
     causes: ClassVar[tuple[Cause, ...]] = (
         Cause(

@@ -41,9 +41,9 @@ class LrTooHigh(Rule):
     below `clear`.
 
     ## Known false alarms
-    Warm-up makes updates grow; the tolerated size grows with them as long as neighbours differ by less than a factor
-    of three. Size alone is no finding, and neither is drift alone, which has other causes. A schedule that restarts
-    its rate returns to a size that was tolerated before.
+    Warm-up makes updates grow; the tolerated size grows with them as long as an update is less than 2.5 times those
+    of the ten before. Size alone is no finding, and neither is drift alone, which has other causes. A schedule that
+    restarts its rate returns to a size that was tolerated before.
 
     ## What to do
     Lower `learning_rate`, by half at a time, towards what the updates call for; the finding computes it. If the reward
@@ -86,7 +86,7 @@ class LrTooHigh(Rule):
         ),
     )
 
-    factor: float = threshold(3, "Updates this many times the tolerated size count", low=1, unit="times")
+    factor: float = threshold(2.5, "Updates this many times the tolerated size count", low=1, unit="times")
     jump: float = threshold(10, "A single update this many times the tolerated size counts", low=1, unit="times")
     clear: float = threshold(2, "Multiple below which it resolves", low=1, unit="times")
     absolute: float = threshold(0.03, "Relative update that counts without a baseline", high=1, unit="share of norm")

@@ -15,6 +15,8 @@ from tocsin.schemas.events import QueueSampled
 SHARE = "queue_sampled.learner_wait_s / step_s"
 OLDEST_ADVISED: Final = 8
 """Staleness bound beyond which more overlap is not worth its risk; the default cut-off of prime-rl and verl."""
+SPARE: Final = 0.1
+"""Share of time that the sampler must wait for more slots to be of any use to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class TrainerStarved(Rule):
     ## How it is detected
     Sum of `learner_wait_s` over sum of `step_s`, over the last 30 steps that updated the weights and over the last ten
     of them, each without its longest wait, so that one evaluation or checkpoint does not decide. The first eight
-    steps are start-up. It fires when both shares stay at `fire` or above for ten steps: a warning. At `max_staleness` 0
-    learner and sampler must take turns, so the wait is chosen: info, with what overlap would give. Steps without
+    steps are start-up. It fires when both shares stay at `fire` or above for five steps: a warning. At staleness bound
+    0 learner and sampler must take turns, so the wait is chosen: info, with what overlap would give. Steps without
     signal leave the learner nothing to do and are not counted. It resolves below `clear`.
 
     ## Known false alarms
@@ -41,8 +43,8 @@ class TrainerStarved(Rule):
 
     ## What to do
     If the sampler waits as well, allow older data: raise `max_staleness` by one. If it never does, it is the
-    bottleneck: more samplers, larger sampler batches (more groups in flight), shorter completions. A higher
-    `max_staleness` then helps only as far as larger batches are cheaper per group.
+    bottleneck, and older data would not help: more samplers, larger sampler batches (`sampler.batch_groups`, at the
+    next start), shorter completions. A cap on groups in flight below what the slots allow is lifted first.
 
     ## Sources
     Comments in TRL's AsyncGRPO (an empty queue and a wait mean bound by generation); idle ratios of verl's fully
@@ -57,7 +59,7 @@ class TrainerStarved(Rule):
     where = "learner"
     reads = ("queue_sampled.learner_wait_s", "queue_sampled.sampler_wait_s", "queue_sampled.step_s")
     trigger = QueueSampled
-    timing = Timing(unit="steps", window=Waits.STEPS, warm_up=Waits.STEPS, persistence=10, clear_persistence=10)
+    timing = Timing(unit="steps", window=Waits.STEPS, warm_up=Waits.STEPS, persistence=5, clear_persistence=10)
     rising = (("clear", "fire"),)
     causes: ClassVar[tuple[Cause, ...]] = (
         Cause(
@@ -112,12 +114,12 @@ class TrainerStarved(Rule):
         verify = Verify(metric=SHARE, operator="<", threshold=self.clear, within=60, unit="steps")
         bound, flight, groups = (settings.knob(k) for k in ("max_staleness", "in_flight_groups", "groups_per_step"))
         fresher = more = None
-        if bound is not None and bound < OLDEST_ADVISED:
+        if bound is not None and bound < OLDEST_ADVISED and (sampler >= SPARE or bound == 0):
             fresher = move(settings, "max_staleness", bound + 1, verify, risk="medium")
         if bound is not None and flight is not None and groups is not None and flight < groups * (bound + 1):
             more = move(settings, "in_flight_groups", groups * (bound + 1), verify)
-        capacity = look("add-samplers", "add samplers, or shorten completions: the sampler never stands still")
-        return ranked(more, fresher, capacity if sampler < 0.1 else None)
+        capacity = look("add-samplers", "add samplers, raise sampler.batch_groups, or shorten completions")
+        return ranked(more, fresher, capacity)
 
 
 def _share(metric: str, observed: float, limit: float, steps: int) -> Evidence:

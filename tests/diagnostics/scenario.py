@@ -16,7 +16,7 @@ from tocsin.diagnostics.rule import Rule
 from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
 from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import DeviceInfo, ResourcesSampled, RunStarted
+from tocsin.schemas.events import DeviceInfo, Ledger, QueueSampled, ResourcesSampled, RunStarted, WeightsSynced
 from tocsin.schemas.knobs import Knobs
 from tocsin.schemas.resources import DeviceMemory, PhasePeak
 from tocsin.schemas.step import MicrobatchStats, StepCompleted
@@ -126,6 +126,25 @@ def memory(
         host_memory_frac=0.2,
         disk_free_bytes=GIB,
     )
+
+
+def synced(gap: float, moved: float, *, tolerance: float = 1e-4) -> WeightsSynced:
+    """A weight sync whose probe differs by `gap` after the learner moved by `moved`."""
+    return WeightsSynced(
+        version=1,
+        seconds={"total": 0.01},
+        bytes=1000,
+        probe_gap=gap,
+        probe_moved=moved,
+        probe_tolerance=tolerance,
+        verified=gap <= tolerance,
+    )
+
+
+def waited(learner: float, sampler: float, *, step_s: float = 1.0) -> QueueSampled:
+    """Waits as shares of a step of `step_s` seconds."""
+    ledger = Ledger(launched=0, in_flight=0, queued=0, consumed=0, dropped={}, failed={})
+    return QueueSampled(ledger=ledger, learner_wait_s=learner * step_s, sampler_wait_s=sampler * step_s, step_s=step_s)
 
 
 def numbered(steps: Iterable[Iterable[BaseEvent]], *, run_id: str = "r") -> list[BaseEvent]:
