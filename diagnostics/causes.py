@@ -44,6 +44,7 @@ PAIRS: Final[tuple[Pair, ...]] = (
     Pair("POL014", "POL003", "updates that are too large carry the ratio out of the trust region"),
     Pair("POL014", "POL001", "updates that are too large put all mass on a few tokens"),
     Pair("POL014", "POL009", "updates that are too large destroy what the policy knew"),
+    Pair("POL014", "GEN001", "a policy that dissolves (POL002, without a rule) no longer ends its completions"),
     Pair("POL010", "POL015", "a gradient that explodes overflows"),
     Pair("POL010", "POL009", "one huge update undoes many good ones"),
     Pair("POL015", "POL003", "ratios of a model with non-finite values mean nothing"),
