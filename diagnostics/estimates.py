@@ -59,7 +59,7 @@ def lag_one_correlation(values: Sequence[float]) -> float:
 
 def median(values: Sequence[float]) -> float:
     """The middle value; NaN for an empty sequence or one that holds a NaN."""
-    if not values or any(math.isnan(value) for value in values):
+    if not values or any(map(math.isnan, values)):
         return math.nan
     ordered = sorted(values)
     half = len(ordered) // 2

@@ -42,6 +42,8 @@ class Waits(Feature):
         self.microbatches = 1
         """Forward passes of the last step."""
         self._last: StepCompleted | None = None
+        self._shares: dict[int, tuple[float, float]] = {}
+        """Answers of `shares` for the window as it is; several rules ask for the same."""
         self._was_paused = False
         """Somebody paused the run since the last sample, whose waits then mean nothing."""
 
@@ -74,26 +76,32 @@ class Waits(Feature):
             computed=computed,
         )
         self.window.append(entry)
+        self._shares.clear()
 
     def shares(self, steps: int) -> tuple[float, float]:
         """Share of the time of the last `steps` steps that learner and sampler waited, each without its longest wait.
 
         One evaluation, checkpoint or hiccup does not decide. NaN with fewer than three steps.
         """
-        entries = list(self.window)[-steps:]
-        if len(entries) < 3:
-            return math.nan, math.nan
-        learner = _without_longest([(entry.learner, entry.total) for entry in entries])
-        sampler = _without_longest([(entry.sampler, entry.total) for entry in entries])
-        return learner, sampler
+        if steps not in self._shares:
+            entries = list(self.window)[-steps:]
+            total = sum([entry.total for entry in entries])
+            self._shares[steps] = (
+                _without_longest([(entry.learner, entry.total) for entry in entries], total),
+                _without_longest([(entry.sampler, entry.total) for entry in entries], total),
+            )
+        return self._shares[steps]
 
     def restart(self) -> None:
         """Start the window over."""
         self.window.clear()
+        self._shares.clear()
 
 
-def _without_longest(waits: list[tuple[float, float]]) -> float:
-    """Share of the time that was waited, of pairs of wait and length, without the pair of the longest wait."""
-    longest = max(waits)
-    length = sum(total for _, total in waits) - longest[1]
-    return min(1.0, (sum(wait for wait, _ in waits) - longest[0]) / length) if length > 0 else math.nan
+def _without_longest(waits: list[tuple[float, float]], total: float) -> float:
+    """Share of `total` that was waited, of pairs of wait and length, without the pair of the longest wait."""
+    if len(waits) < 3:
+        return math.nan
+    wait, length = max(waits)
+    rest = total - length
+    return min(1.0, (sum([pair[0] for pair in waits]) - wait) / rest) if rest > 0 else math.nan

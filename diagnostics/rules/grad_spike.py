@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tocsin.diagnostics.estimates import location_and_scale
+from tocsin.diagnostics.estimates import location_and_scale, median
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.proposals import look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
@@ -96,15 +96,18 @@ class GradSpike(Rule):
             return not_evaluated("missing_input", "steps report no `grad_norm`")
         if len(gradients.before) < self.timing.warm_up - self.timing.window:
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} gradient norms were seen")
-        usual, limit = self._limit(gradients)
+        usual = median(gradients.before)
+        if max(norm for _, norm in gradients.recent) <= self.factor * usual:
+            return None
+        limit = self._limit(gradients, usual)
         spikes = [(step, norm) for step, norm in gradients.recent if norm > limit]
         return self._finding(features, spikes, usual, limit) if len(spikes) >= self.spikes else None
 
-    def _limit(self, gradients: Gradients) -> tuple[float, float]:
-        """The usual norm, and the one above which a norm is a spike."""
-        usual, scale = location_and_scale(gradients.before)
+    def _limit(self, gradients: Gradients, usual: float) -> float:
+        """The norm above which a norm is a spike."""
+        _, scale = location_and_scale(gradients.before)
         guard = gradients.clip if math.isfinite(gradients.clip) else 0.0
-        return usual, max(self.factor * usual, usual + self.sigmas * scale, guard)
+        return max(self.factor * usual, usual + self.sigmas * scale, guard)
 
     def _finding(self, features: Features, spikes: list[tuple[int, float]], usual: float, limit: float) -> Finding:
         largest = max(norm for _, norm in spikes)
