@@ -9,8 +9,8 @@
                  actions to their verdict (`action_log`, `trials`, `readings`, `verdicts`, `estimates`)
 6. `render`      a record as a line of text
 7. `reader`      pages for whoever polls, and whether anybody still writes (`liveness`, `runs`)
-8. `cli`         the `tocsin` command (`status`, `display`, `snapshot`, `follow`, `watch`, `options`, `output`, `errors`,
-                 `plugins`)
+8. `cli`         the `tocsin` command (`status`, `display`, `snapshot`, `follow`, `watch`, `options`, `output`,
+                 `errors`, `plugins`)
 9. `control`     the asking side of changes: `admission` judges a request, `cli_control` has the commands
 10. `replay`     the engine over recorded events; `measure` says what it costs
 
