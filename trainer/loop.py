@@ -37,8 +37,9 @@ from tocsin.trainer.rollout_store import RolloutStore
 from tocsin.trainer.stats import batch_event, quantiles
 from tocsin.trainer.weights import Probe, WeightStore
 
-LR_TOO_HIGH_FACTOR = 100.0
-"""How the fault `lr-too-high` raises the learning rate, in mid-run."""
+LR_TOO_HIGH_FACTOR = 10.0
+"""How the fault `lr-too-high` raises the learning rate, in mid-run: enough to ruin the policy within a few steps, and
+little enough that lowering it again saves the run."""
 
 
 class TooManyNonFinite(RuntimeError):
