@@ -25,7 +25,7 @@ from tocsin.diagnostics.panel import Stage, draw, percent, progress_line
 from tocsin.schemas.actions import ActionRecord
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed
+from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed, RunContinued, RunPaused
 from tocsin.schemas.step import StepCompleted
 
 REFRESH_S: Final = 0.25
@@ -88,6 +88,10 @@ class Progress:
             self.history.observe(event)
             if isinstance(event, StepCompleted):
                 self._stage = None
+            elif isinstance(event, RunPaused):
+                self.stage(f"paused by {event.actor}")
+            elif isinstance(event, RunContinued):
+                self.stage("going on")
             elif isinstance(event, RolloutFailed) and event.cause not in self._causes:
                 self._causes.add(event.cause)
                 self.note(f"{event.cause} at prompt {event.prompt_id}: {event.error} (others are only counted)")

@@ -184,6 +184,7 @@ def test_a_paused_run_makes_no_step_takes_changes_and_goes_on(changed: Changed) 
     after = next(e for e in changed.recording.of(StepCompleted) if e.seq > went_on.seq)
     assert (taken.after, after.learning_rate) == (3e-4, 3e-4)
     assert after.seconds["total"] < went_on.paused_s, "a pause is not a part of a step"
+    assert "paused by agent:nightwatch" in changed.stderr
 
 
 def test_a_checkpoint_is_written_when_it_is_asked_for(changed: Changed) -> None:
