@@ -13,9 +13,14 @@
 11. `weights`          the new weights back to the sampler, with a probe that proves their arrival
 12. `loop`             the step that goes through all of it; `run` wires it, `launch` starts it, `checkpoint` saves it
 
+What a step leaves behind: completions in `rollout_store`, held-out results by `evaluation`, memory and load by
+`resources`, the folder and its manifest by `run_folder`.
+
 `control` is the door for changes from outside: it reads requests (`control_inbox`), answers them, and carries them out
 between two steps; `control_memory` is what a resumed run knows of earlier ones.
 
-`data` holds the types that are handed on. `commands` is `tocsin train` and `tocsin demo`; `demo`, `demo_task` and
-`demo_model` are the embedded default. `progress` and `summary` show the `history` to a person.
+`data` holds the types that are handed on. `models` loads a policy, the same way for learner and sampler. `processes`
+starts children, `signals` hears Ctrl-C and SIGTERM, and `preflight` refuses what cannot work before torch is imported.
+`commands` is `tocsin train` and `tocsin demo`; `demo`, `demo_task` and `demo_model` are the embedded default.
+`progress` and `summary` show the `history` of `tocsin.diagnostics` to a person.
 """
