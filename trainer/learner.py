@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from tocsin.schemas.config import RunConfig
@@ -24,7 +25,7 @@ from tocsin.trainer.advantages import StepSamples, samples
 from tocsin.trainer.data import Group, Ints
 from tocsin.trainer.devices import memory_meter
 from tocsin.trainer.loss import policy_loss, token_logprobs
-from tocsin.trainer.models import eos_ids, load_model, load_tokenizer, max_length, pad_id, resolve_device
+from tocsin.trainer.models import eos_ids, first_line, load_model, load_tokenizer, max_length, pad_id, resolve_device
 from tocsin.trainer.pipes import Stopwatch
 from tocsin.trainer.sampling import sequence_logprobs
 from tocsin.trainer.stats import StepTokens
@@ -216,9 +217,13 @@ class Learner:
         self.tokenizer.save_pretrained(folder)
 
     def save(self, folder: Path) -> None:
-        """Write model, tokenizer and optimizer state."""
-        self.save_model(folder)
-        torch.save({"optimizer": self.optimizer.state_dict(), "rng": torch.get_rng_state()}, folder / OPTIMIZER_FILE)
+        """Write model, tokenizer and optimizer state. Raises `OSError` when the disk refuses."""
+        state = {"optimizer": self.optimizer.state_dict(), "rng": torch.get_rng_state()}
+        try:
+            self.save_model(folder)
+            torch.save(state, folder / OPTIMIZER_FILE)
+        except (SafetensorError, RuntimeError) as error:  # what the two libraries make of a full disk
+            raise OSError(f"`{folder}` must be a folder that can be written, got: {first_line(error)}") from error
 
     def restore(self, folder: Path) -> None:
         """Read the optimizer state of a checkpoint; the weights were loaded with the model."""

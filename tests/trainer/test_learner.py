@@ -2,6 +2,8 @@
 
 import copy
 import math
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +296,22 @@ def test_a_restored_learner_goes_on_bit_for_bit(tiny_policy: TinyPolicy, groups:
         events = [learner.step(groups, one.config.knobs, step) for learner in (one, other)]
         assert events[0].model_dump(exclude={"seconds"}) == events[1].model_dump(exclude={"seconds"})
     assert identical(one.weights(), other.weights())
+
+
+@pytest.mark.parametrize("limit", [20_000, 2_000_000])
+def test_a_disk_that_is_full_is_an_error_of_the_system_for_model_and_optimizer(
+    tiny_policy: TinyPolicy, groups: list[Group], tmp_path: Path, limit: int
+):
+    learner = make(tiny_policy)
+    learner.step(groups, Knobs(), 0)
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="must be a folder that can be written"):
+            learner.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_the_probe_gives_the_logprobs_of_the_weights_held_now(tiny_policy: TinyPolicy, groups: list[Group]):
