@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tocsin.diagnostics import render
+from tocsin.diagnostics.liveness import SILENCE_S
 from tocsin.diagnostics.reader import count
 from tocsin.diagnostics.rule import Rule
 from tocsin.diagnostics.snapshot import Cell, Grid, Span
@@ -56,7 +57,7 @@ def writer_text(writer: WriterState, metrics: Metrics) -> Text:
     age = "no event yet" if writer.last_event_age_s is None else f"last event {duration(writer.last_event_age_s)} ago"
     details = {
         "alive": age,
-        "stalled": f"the process lives and says nothing; {age}",
+        "stalled": f"{stall(writer)}; {age}",
         "dead": f"no process holds the run and it never said that it ended; {age}",
         "ended": f"{metrics.outcome or 'the run is over'}, {age}",
     }
@@ -65,6 +66,12 @@ def writer_text(writer: WriterState, metrics: Metrics) -> Text:
     if metrics.error:
         text.append(f"; {render.clean(metrics.error)}", style="red")
     return text
+
+
+def stall(writer: WriterState) -> str:
+    """Which of the two kinds of a stalled writer this is: a monitor that ticks speaks for a trainer that hangs."""
+    ticks = writer.last_event_age_s is not None and writer.last_event_age_s < SILENCE_S
+    return "the clock ticks and the trainer does nothing" if ticks else "the process lives and says nothing"
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tocsin.diagnostics import render
-from tocsin.diagnostics.display import duration
+from tocsin.diagnostics.display import duration, stall
 from tocsin.diagnostics.feed import EVENTS_FILE, parse_event
 from tocsin.diagnostics.history import History
 from tocsin.diagnostics.jsonl import lines, read_header
@@ -142,7 +142,9 @@ class Watcher:
         age = self.writer.last_event_age_s
         seen = "no event yet" if age is None else f"last event {duration(age)} ago"
         outcome = f": {self.ended.outcome}" if self.ended and self.writer.state == "ended" else ""
-        return Text.assemble((f"{self.writer.state}{outcome}", style), f", {seen}  ", (self.folder.name, render.QUIET))
+        why = f" ({stall(self.writer)})" if self.writer.state == "stalled" else ""
+        said = f"{self.writer.state}{outcome}{why}"
+        return Text.assemble((said, style), f", {seen}  ", (self.folder.name, render.QUIET))
 
     def panel(self, width: int) -> RenderableType:
         """The panel of the run with the state of its writer below."""

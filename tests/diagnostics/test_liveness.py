@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.diagnostics.run_samples import evaluated, manifest
 from tocsin.diagnostics.clock import unix_seconds, utc_text
+from tocsin.diagnostics.display import stall
 from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.reader import FeedReader
 from tocsin.diagnostics.runs import write_manifest
@@ -27,6 +28,15 @@ def test_a_writer_whose_ticks_report_a_hung_trainer_is_stalled(tmp_path: Path):
     with RunWriter(tmp_path, "run-a") as writer:
         writer.event(ClockTicked(idle_s=301.0, ts=utc_text(NOW)))
         assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
+
+
+def test_a_person_reads_whether_the_trainer_hangs_or_the_whole_process(tmp_path: Path):
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(ClockTicked(idle_s=301.0, ts=utc_text(NOW)))
+        trainer = FeedReader(tmp_path, now=lambda: NOW + 1).writer_state()
+        process = FeedReader(tmp_path, now=lambda: NOW + 61).writer_state()
+    assert stall(trainer) == "the clock ticks and the trainer does nothing"
+    assert stall(process) == "the process lives and says nothing"
 
 
 def test_a_pause_that_somebody_asked_for_is_no_hang(tmp_path: Path):
