@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from tocsin.diagnostics.action_log import CARRIED_OUT
 from tocsin.diagnostics.admission import Admitted, Refused, Situation, admit
 from tocsin.diagnostics.clock import utc_text
 from tocsin.diagnostics.feed import EVENTS_FILE, parse_event
@@ -32,11 +33,9 @@ from tocsin.schemas.config import describe_errors
 from tocsin.schemas.control import ControlRequest, KnobPatch, Verb
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import (
-    CheckpointSaved,
     ControlAnswered,
     KnobChanged,
     RunContinued,
-    RunEnded,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -52,12 +51,7 @@ VERDICTS: Final = ("target_met", "no_effect", "harmed", "inconclusive", "confoun
 """States in which the story of an action ends."""
 NO_REFERENCE: Final = "this attempt started with `kl_beta` = 0 and loaded no reference model"
 
-CARRIED_OUT: Final[dict[Verb, type[BaseEvent]]] = {
-    "pause": RunPaused,
-    "resume": RunContinued,
-    "checkpoint": CheckpointSaved,
-    "stop": RunEnded,
-}
+FOLLOWS: Final[dict[Verb, type[BaseEvent]]] = {verb: kind for kind, verb in CARRIED_OUT.items()}
 """The event that follows an accepted request of these verbs."""
 
 
@@ -272,7 +266,7 @@ class Outcome:
             self.answer = event if event.request_id == request.id else self.answer
         elif isinstance(event, KnobChanged):
             self.effects += [event] if event.request_id == request.id else []
-        elif self.answer is not None and isinstance(event, CARRIED_OUT.get(request.verb, ())):
+        elif self.answer is not None and isinstance(event, FOLLOWS.get(request.verb, ())):
             self.effects.append(event)
 
 

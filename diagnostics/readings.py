@@ -12,6 +12,7 @@ from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from tocsin.diagnostics.features import ACCELERATORS
+from tocsin.diagnostics.memory import PEAK
 from tocsin.schemas.base import Model, NonFinite, as_float
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EVENT_TYPES
@@ -120,7 +121,7 @@ def throughput(event: BaseEvent) -> float:
 DERIVED: Final[dict[str, Metric]] = {
     item.path: item
     for item in (
-        Metric("resources_sampled.devices.phases.reserved_bytes / total_bytes", ResourcesSampled, _peak),
+        Metric(PEAK, ResourcesSampled, _peak),
         Metric("step_completed.tokens / seconds.total", StepCompleted, throughput),
     )
 }
