@@ -14,8 +14,6 @@ BAD_INPUT: Final = 2
 """Usage or bad input; nothing was done."""
 CANNOT_TELL: Final = 3
 """No such run, a writer that is dead or silent, or nothing evaluated: the absence of findings proves nothing."""
-INTERRUPTED: Final = 130
-"""Ctrl-C, as a shell reports it."""
 PIPE_CLOSED: Final = 141
 """The reader of standard output went away, as a shell reports it."""
 

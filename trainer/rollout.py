@@ -101,7 +101,6 @@ class _Rollout:
         self.control: list[Sync | Evaluate] = []
         self.wake = asyncio.Event()
         self.stopping = False
-        self.idle_since: float | None = None
         self.waited_s = 0.0
         self.tokenizer = Tokenizer.from_file(str(setup.model_path / "tokenizer.json"))
         self.tasks: set[asyncio.Task[None]] = set()
