@@ -1,7 +1,7 @@
 """The embedded default: pre-train a small model, then let it improve by asynchronous GRPO.
 
-Measured on two cores: the whole of it takes well under two minutes, and the held-out pass rate rises from about 0.45
-to above 0.95 (see README).
+`tocsin demo --seed N` for N from 0 to 4: the held-out pass rate rises from between 0.44 and 0.51 to 0.98 or more, in
+one to two minutes on two cores, pre-training included.
 """
 
 from pathlib import Path
