@@ -200,7 +200,7 @@ def _action_lines(action: Action) -> Iterable[tuple[str, str]]:
     if action.verify:
         check = action.verify
         threshold = f"{check.operator} {check.threshold:g} within {check.within} {render.clean(check.unit)}"
-        yield "", f"worked when {render.clean(check.metric)} {threshold}; otherwise {action.on_failure}"
+        yield "", f"worked when {render.clean(check.metric)} {threshold}; if not: {action.on_failure}"
     if action.disabled:
         yield "", f"disabled: {render.clean(action.disabled)}"
 

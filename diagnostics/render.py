@@ -3,6 +3,7 @@
 `line` is plain, `styled` is the same text with colours. Every string that comes out of a file passes `clean`.
 """
 
+import logging
 import unicodedata
 from typing import Final
 
@@ -15,6 +16,11 @@ from tocsin.schemas.feed import UnknownRecord
 from tocsin.schemas.knobs import KnobValue
 
 Record = Diagnostic | ActionRecord | Coverage | UnknownRecord
+
+LOG_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
+feed_log: Final = logging.getLogger("tocsin.feed")
+# Without a handler of the application's own, Python would print warnings a second time beside the display.
+feed_log.addHandler(logging.NullHandler())
 
 SEVERITY_STYLES: Final = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 GOOD: Final = "green"
@@ -54,6 +60,17 @@ def line(record: Record) -> str:
     """
     word, rest = _parts(record)
     return f"[tocsin] {word} {rest}"
+
+
+def log_record(record: Record) -> None:
+    """Hand `line(record)` to the standard logger `tocsin.feed`, for applications that collect logs.
+
+    Coverage is INFO, as is what resolved; a diagnostic has the level of its severity.
+    """
+    level = logging.INFO
+    if isinstance(record, Diagnostic) and record.state != "resolved":
+        level = LOG_LEVELS[record.severity]
+    feed_log.log(level, "%s", line(record))
 
 
 def styled(record: Record) -> Text:

@@ -75,7 +75,7 @@ class Cause(Model):
 class Relation(Model):
     """A link to another diagnostic."""
 
-    kind: Literal["explained_by", "explains", "same_episode_as"]
+    kind: Literal["explained_by", "explains"]
     id: str
 
 

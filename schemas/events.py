@@ -16,7 +16,7 @@ from tocsin.schemas.knobs import KnobValue
 from tocsin.schemas.resources import DeviceKind, ResourcesSampled
 from tocsin.schemas.step import StepCompleted
 
-Component = Literal["learner", "rollout", "sampler", "reward", "monitor"]
+Component = Literal["learner", "rollout", "sampler"]
 
 
 class DeviceInfo(Model):
@@ -75,7 +75,6 @@ class RolloutFailed(BaseEvent):
         "reward_error",
         "reward_timeout",
         "reward_invalid",
-        "sampler_error",
         "worker_died",
     ]
     """`bad_row`: data could not be read. `reward_invalid`: NaN, infinite or not a number. `worker_died`: a
@@ -242,7 +241,7 @@ class ComponentHeartbeat(BaseEvent):
 
     type: Literal["component_heartbeat"] = "component_heartbeat"
     component: Component
-    state: Literal["started", "alive", "died", "restarted", "stopped"]
+    state: Literal["started", "alive", "died", "restarted"]
     detail: str = ""
 
 

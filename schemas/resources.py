@@ -23,7 +23,7 @@ class DeviceMemory(Model):
     kind: DeviceKind
     total_bytes: Count
     baseline_bytes: Count
-    """Allocated outside any phase: weights, gradients, optimizer state."""
+    """In use outside any phase: weights, gradients, optimizer state, and what other processes hold on the device."""
     phases: dict[str, PhasePeak]
     """`generate`, `score`, `forward_backward`, `optimizer`, `sync`."""
 

@@ -23,7 +23,6 @@ FailureCause = Literal[
     "reward_error",
     "reward_timeout",
     "reward_invalid",
-    "sampler_error",
     "worker_died",
 ]
 

@@ -73,7 +73,17 @@ class CudaMeter:
     def sample(self) -> list[DeviceMemory]:
         """Peaks since the previous sample."""
         peaks, self._peaks = self._peaks, {}
-        return [_report(str(self.device), "cuda", self.total, torch.cuda.memory_allocated(self.device), peaks)]
+        free, _ = torch.cuda.mem_get_info(self.device)
+        others = others_bytes(self.total, free, torch.cuda.memory_reserved(self.device))
+        baseline = torch.cuda.memory_allocated(self.device) + others
+        shifted = {name: (allocated + others, reserved + others) for name, (allocated, reserved) in peaks.items()}
+        return [_report(str(self.device), "cuda", self.total, baseline, shifted)]
+
+
+def others_bytes(total: int, free: int, reserved: int) -> int:
+    """What other processes hold on the device, the sampler for one. Our own allocator does not see it, and memory
+    that looks unused without it may be theirs."""
+    return max(0, total - free - reserved)
 
 
 class SimulatedMeter:

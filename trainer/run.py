@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from tocsin.diagnostics import render
 from tocsin.diagnostics.control import NO_REFERENCE
 from tocsin.diagnostics.engine import Engine
-from tocsin.diagnostics.feed import EVENTS_FILE, RunWriter
+from tocsin.diagnostics.feed import EVENTS_FILE, Record, RunWriter
 from tocsin.diagnostics.monitor import Monitor, MonitorCost
 from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.config import RunConfig
@@ -90,7 +91,7 @@ class Run:
         self.progress = progress
         settings = plan.config.diagnostics
         engine = Engine(disable=settings.disable, thresholds=settings.thresholds)
-        self.monitor = Monitor(writer, engine, attempt=plan.attempt, tick_s=settings.tick_s, on_record=progress.record)
+        self.monitor = Monitor(writer, engine, attempt=plan.attempt, tick_s=settings.tick_s, on_record=self.note_record)
 
     def execute(self, stop: StopFlag) -> Ending:
         """Run to the end, whatever it is. Raises `ValueError` subclasses for bad input found before the first event."""
@@ -130,6 +131,11 @@ class Run:
         """Record an event and show it."""
         self.monitor.emit(event)
         self.progress.observe(event)
+
+    def note_record(self, record: Record) -> None:
+        """Log and show a new record of the feed; called in the monitor's thread."""
+        render.log_record(record)
+        self.progress.record(record)
 
     def at(self, position: Position) -> None:
         """Events carry this position from now on."""

@@ -1,5 +1,6 @@
 """One record becomes one line that a person can act on and that a terminal cannot be tricked with."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -212,3 +213,15 @@ def test_numbers_are_short_and_absent_is_not_zero(measured, text):
 
 def test_knob_values_read_as_they_are_written_in_toml():
     assert [render.value(item) for item in (True, 8, 1e-6, None)] == ["true", "8", "1e-06", "?"]
+
+
+def test_a_record_reaches_the_standard_logger_at_the_level_of_its_severity(caplog: pytest.LogCaptureFixture):
+    critical = diagnostic(severity="critical")
+    resolved = diagnostic(severity="critical", state="resolved", reason="resolved", resolved=at(60))
+    with caplog.at_level(logging.INFO, logger="tocsin.feed"):
+        render.log_record(critical)
+        render.log_record(resolved)
+    assert [(item.levelname, item.message) for item in caplog.records] == [
+        ("CRITICAL", render.line(critical)),
+        ("INFO", render.line(resolved)),
+    ]

@@ -6,7 +6,7 @@ import torch
 from tocsin.schemas.config import DeviceConfig
 from tocsin.schemas.events import DeviceInfo
 from tocsin.schemas.resources import PhasePeak
-from tocsin.trainer.devices import GIB, CpuMeter, SimulatedMeter, describe_device, memory_meter
+from tocsin.trainer.devices import GIB, CpuMeter, SimulatedMeter, describe_device, memory_meter, others_bytes
 from tocsin.trainer.models import ModelError, resolve_device
 
 CPU = torch.device("cpu")
@@ -77,3 +77,9 @@ def test_a_device_that_is_not_there_is_refused_with_a_remedy(monkeypatch: pytest
     assert resolve_device("cpu") == CPU
     with pytest.raises(ModelError, match="must be one that this machine has, got `cuda`; use `auto` or `cpu`"):
         resolve_device("cuda")
+
+
+def test_memory_of_other_processes_counts_as_used():
+    assert others_bytes(total=80, free=30, reserved=20) == 30
+    assert others_bytes(total=80, free=60, reserved=20) == 0
+    assert others_bytes(total=80, free=61, reserved=20) == 0, "the driver rounds; never negative"
