@@ -204,7 +204,10 @@ def check_reader(look: Look) -> None:
     """Raises `NobodyReads` for a run that is over, and `Refused` when it belongs to another user."""
     if look.writer.state in ("dead", "ended"):
         what = "is dead" if look.writer.state == "dead" else "has ended"
-        raise NobodyReads(f"the run {what}: nobody would read the request; tocsin train --resume goes on with it")
+        raise NobodyReads(
+            f"the run {what}: nobody would read the request; unless all its steps are done, "
+            "tocsin train --resume goes on with it"
+        )
     owner = (look.folder / CONTROL_FOLDER).stat().st_uid
     if owner != os.geteuid():
         raise Refused(f"the request must come from user {owner}, who owns the run, got user {os.geteuid()}")
