@@ -30,7 +30,7 @@ help:
 	@echo 'make demo      install, then pre-train a tiny model and improve it by asynchronous GRPO'
 	@echo 'make test      install, check, and run every test'
 	@echo 'make check     format, lint, types, and whether the generated files are fresh'
-	@echo 'make generate  write schemas/json/, docs/rules.md and docs/cli.md'
+	@echo 'make generate  write schemas/json/ and the pages in docs/'
 	@echo 'make fix       format, and repair what the linter can repair'
 	@echo 'make clean     remove the environment and everything built; runs/ stays'
 
@@ -45,11 +45,13 @@ check: $(VENV)/.installed-dev build/mypy/tocsin
 	$(BIN)/ruff check .
 	MYPYPATH=build/mypy $(BIN)/mypy $(PACKAGES:%=-p tocsin.%)
 	$(BIN)/python -m tocsin.schemas --check
+	$(BIN)/python -m tocsin.schemas.config_docs --check
 	$(BIN)/python -m tocsin.diagnostics.catalogue --check
 	$(BIN)/python -m tocsin.diagnostics.cli_docs --check
 
 generate: $(VENV)/.installed-dev
 	$(BIN)/python -m tocsin.schemas
+	$(BIN)/python -m tocsin.schemas.config_docs
 	$(BIN)/python -m tocsin.diagnostics.catalogue
 	$(BIN)/python -m tocsin.diagnostics.cli_docs
 
