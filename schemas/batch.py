@@ -78,7 +78,8 @@ class BatchConsumed(BaseEvent):
     reward_mean: Number
     """Mean over all scored completions."""
     pass_rate: Number | None = None
-    """Share of completions with the highest declared reward; absent when no range is declared."""
+    """Share of completions for which every reward function that decides what a pass is gave its best value; absent
+    when none decides. A shaping reward beside a verifier does not change it."""
     components: dict[str, Number] = {}
     """Mean of each reward function, unweighted, over the completions it scored."""
     length: Quantiles

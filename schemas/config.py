@@ -73,6 +73,14 @@ class RewardConfig(Model):
     """Regular expression for `regex`; its first group is compared with the answer if there is one."""
     range: Annotated[tuple[FiniteFloat, FiniteFloat], BeforeValidator(_as_tuple)] | None = None
     """Smallest and largest value of a callable; built-in verifiers have (0, 1). Enables pass rates."""
+    passes: bool | None = None
+    """Decides what counts as a pass, which is its best value; by default the built-in verifiers do, and where no
+    function does the callables with a `range`."""
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Smallest and largest value, unweighted; None when a callable does not declare them."""
+        return (0.0, 1.0) if self.function in BUILTIN_REWARDS else self.range
 
     @property
     def label(self) -> str:
@@ -90,6 +98,8 @@ class RewardConfig(Model):
             raise ValueError('`rewards.pattern` goes with `function = "regex"` and only with it')
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError(f"`rewards.range` must rise, got {list(self.range)}")
+        if self.passes and self.span is None:
+            raise ValueError("`rewards.passes` needs `rewards.range`: a pass is the best value of the function")
         return self
 
 
@@ -231,12 +241,25 @@ class RunConfig(Model):
         """Smallest and largest total reward, when every reward function declares its range."""
         low = high = 0.0
         for reward in self.rewards:
-            span = (0.0, 1.0) if reward.function in BUILTIN_REWARDS else reward.range
-            if span is None:
+            if reward.span is None:
                 return None
-            ends = (reward.weight * span[0], reward.weight * span[1])
+            ends = (reward.weight * reward.span[0], reward.weight * reward.span[1])
             low, high = low + min(ends), high + max(ends)
         return low, high
+
+    @property
+    def pass_tops(self) -> dict[str, float] | None:
+        """By label, the best value of each reward function that decides what a pass is; None when none does.
+
+        A function with a negative weight is at its best at the low end of its range.
+        """
+        is_builtin = [reward.function in BUILTIN_REWARDS for reward in self.rewards]
+        chosen = [own if r.passes is None else r.passes for r, own in zip(self.rewards, is_builtin, strict=True)]
+        if not any(chosen):
+            chosen = [reward.passes is None for reward in self.rewards]
+        deciding = [reward for reward, decides in zip(self.rewards, chosen, strict=True) if decides]
+        tops = {r.label: r.span[0] if r.weight < 0 else r.span[1] for r in deciding if r.span is not None}
+        return tops or None
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunConfig":
@@ -246,6 +269,11 @@ class RunConfig(Model):
         if self.optimizer.warmup_steps >= self.steps:
             raise ValueError(
                 f"`optimizer.warmup_steps` must be below `steps` = {self.steps}, got {self.optimizer.warmup_steps}"
+            )
+        if self.fault is not None and self.fault.onset_step >= self.steps:
+            raise ValueError(
+                f"`fault.onset_step` must be below `steps` = {self.steps}, got {self.fault.onset_step}: "
+                "the fault would never begin"
             )
         limit = self.model.max_length
         if limit is not None and self.knobs.max_completion_tokens >= limit:

@@ -233,6 +233,7 @@ class EvaluationCompleted(BaseEvent):
     reward_se: Number
     """Standard error of `reward_mean`."""
     pass_rate: Number | None = None
+    """As in `BatchConsumed`."""
     pass_rate_se: Number | None = None
 
 

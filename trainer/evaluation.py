@@ -1,29 +1,26 @@
 """Held-out results as an event."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tocsin.schemas.events import EvaluationCompleted
-from tocsin.trainer.stats import PASS_TOLERANCE
+from tocsin.trainer.messages import Evaluated
 
 
-def evaluation_event(
-    name: str, rewards: Sequence[float], *, version: int, failed: int, reward_range: tuple[float, float] | None
-) -> EvaluationCompleted:
+def evaluation_event(name: str, result: Evaluated) -> EvaluationCompleted:
     """Mean reward and pass rate with standard errors; NaN when nothing could be scored.
 
     The standard error is that of a mean of independent draws (ddof 1): one completion per prompt.
     """
-    scores = np.asarray(rewards, dtype=np.float64)
-    passed = None if reward_range is None else (scores >= reward_range[1] - PASS_TOLERANCE).astype(np.float64)
+    scores = np.asarray(result.rewards, dtype=np.float64)
     mean, error = _mean_and_error(scores)
-    share, share_error = (None, None) if passed is None else _mean_and_error(passed)
+    share, share_error = (None, None)
+    if result.passed is not None:
+        share, share_error = _mean_and_error(np.asarray(result.passed, dtype=np.float64))
     return EvaluationCompleted(
         name=name,
-        version=version,
+        version=result.version,
         n=len(scores),
-        failed=failed,
+        failed=sum(failure.completions for failure in result.failures),
         reward_mean=mean,
         reward_se=error,
         pass_rate=share,

@@ -20,7 +20,7 @@ from tocsin.diagnostics.admission import knob, with_values
 from tocsin.schemas.base import as_float
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import CheckpointSaved, EvaluationCompleted, KnobChanged, QueueSampled, WeightsSynced
+from tocsin.schemas.events import CheckpointSaved, KnobChanged, QueueSampled, WeightsSynced
 from tocsin.schemas.knobs import Knobs, KnobValue
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.advantages import group_advantages
@@ -29,7 +29,7 @@ from tocsin.trainer.control import ControlDoor, Origin
 from tocsin.trainer.data import Ints
 from tocsin.trainer.evaluation import evaluation_event
 from tocsin.trainer.learner import Learner
-from tocsin.trainer.messages import Evaluated, Sync, Synced
+from tocsin.trainer.messages import Sync, Synced
 from tocsin.trainer.pipes import Stopwatch
 from tocsin.trainer.resources import ResourceSampler
 from tocsin.trainer.rollout_client import QueuedGroup, RolloutClient
@@ -251,9 +251,8 @@ class TrainLoop:
         flight = [max(0, item.version - item.group.oldest_version) for item in queued]
         event = batch_event(
             groups,
-            self.config.loss,
+            self.config,
             step=step,
-            reward_range=self.config.reward_range,
             max_staleness=self.knobs.max_staleness,
             flight=flight,
         )
@@ -322,16 +321,7 @@ class TrainLoop:
     def _note_evaluations(self) -> None:
         results, self.parts.rollout.evaluated = self.parts.rollout.evaluated, []
         for result in results:
-            self.parts.emit(self._evaluation(result))
-
-    def _evaluation(self, result: Evaluated) -> EvaluationCompleted:
-        return evaluation_event(
-            "held-out",
-            result.rewards,
-            version=result.version,
-            failed=sum(failure.completions for failure in result.failures),
-            reward_range=self.config.reward_range,
-        )
+            self.parts.emit(evaluation_event("held-out", result))
 
     def _save_when_due(self) -> None:
         self._note_evaluations()

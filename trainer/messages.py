@@ -133,6 +133,8 @@ class Evaluated:
 
     version: int
     rewards: list[float]
+    passed: list[bool] | None
+    """Which of them are passes; None when no reward function decides."""
     failures: list[Failure]
 
 

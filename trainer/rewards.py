@@ -23,7 +23,10 @@ from tocsin.schemas.config import BUILTIN_REWARDS, RewardConfig
 from tocsin.trainer.data import FailureCause, Scores
 from tocsin.trainer.verifiers import VERIFIERS, RewardError, names
 
-__all__ = ["RewardError", "RewardFunction", "load_reward", "load_rewards", "one_line", "score", "total"]
+__all__ = ["RewardError", "RewardFunction", "load_reward", "load_rewards", "one_line", "passed", "score", "total"]
+
+PASS_TOLERANCE: Final = 1e-9
+"""A value this close to the best one passes; rewards carry float noise."""
 
 LARGEST_REWARD: Final = 1e30
 """Beyond it advantages overflow in float32."""
@@ -123,6 +126,21 @@ def total(scores: Scores, weights: Mapping[str, float]) -> tuple[npt.NDArray[np.
     valid = answered.any(axis=0) & np.isfinite(rewards)
     valid[list(scores.errors)] = False
     return np.where(valid, rewards, np.nan), valid
+
+
+def passed(
+    components: Mapping[str, npt.NDArray[np.float64]], tops: Mapping[str, float], size: int
+) -> npt.NDArray[np.bool_]:
+    """Where every function in `tops` gave its best value; [size]. One without an entry could not tell: no pass.
+
+    >>> passed({"exact": np.array([1.0, 0.0]), "brief": np.array([0.2, 1.0])}, {"exact": 1.0}, 2).tolist()
+    [True, False]
+    """
+    unknown = np.full(size, np.nan)
+    result = np.ones(size, dtype=np.bool_)
+    for label, top in tops.items():
+        result &= np.abs(components.get(label, unknown) - top) <= PASS_TOLERANCE
+    return result
 
 
 def one_line(error: BaseException) -> str:

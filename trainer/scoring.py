@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.trainer.data import Completion, Failure, FailureCause, Group, GroupRequest
 from tocsin.trainer.messages import Done, Evaluated, Failed, Fatal, Setup
 from tocsin.trainer.reward_workers import RewardTimeout, RewardWorkerDied, RewardWorkers
-from tocsin.trainer.rewards import total
+from tocsin.trainer.rewards import passed, total
 from tocsin.trainer.slots import Slot
 
 CONSTANT_REWARD = 0.5
@@ -33,7 +33,9 @@ class Scorer:
         self.weights = {reward.label: reward.weight for reward in setup.config.rewards}
         self.on_failed = on_failed
         self.failures_in_a_row = 0
-        self._evaluation: list[tuple[np.ndarray, list[Failure]]] = []
+        self._tops = setup.config.pass_tops
+        self._evaluation: list[tuple[np.ndarray, np.ndarray, list[Failure]]] = []
+        """Of each part: rewards, passes and failures."""
 
     async def train(self, request: GroupRequest, completions: Sequence[Completion], launched: float) -> bool:
         """Score one group and send it; False when nothing of it can be trained on."""
@@ -46,6 +48,7 @@ class Scorer:
         kept = np.flatnonzero(valid).tolist()
         if self._constant(request):
             rewards = np.full_like(rewards, CONSTANT_REWARD)
+            components = {label: np.full_like(values, CONSTANT_REWARD) for label, values in components.items()}
         group = Group(
             request=request,
             completions=tuple(completions[i] for i in kept),
@@ -63,12 +66,15 @@ class Scorer:
     ) -> None:
         """Score held-out completions, one per request; the last part sends the result of all parts."""
         completions = [completion for group in groups for completion in group]
-        rewards, valid, _, failures = await self._score(requests, completions)
-        self._evaluation.append((rewards[valid], failures))
+        rewards, valid, components, failures = await self._score(requests, completions)
+        passes = passed(components, self._tops or {}, len(rewards))
+        self._evaluation.append((rewards[valid], passes[valid], failures))
         if last:
             parts, self._evaluation = self._evaluation, []
-            scored = np.concatenate([part for part, _ in parts])
-            self.connection.send(Evaluated(version, scored.tolist(), [f for _, fs in parts for f in fs]))
+            scored = np.concatenate([part for part, _, _ in parts]).tolist()
+            passes = np.concatenate([part for _, part, _ in parts]).tolist()
+            lost = [failure for _, _, failures in parts for failure in failures]
+            self.connection.send(Evaluated(version, scored, passes if self._tops else None, lost))
 
     async def _score(
         self, requests: Sequence[GroupRequest], completions: Sequence[Completion]

@@ -6,7 +6,7 @@ Shape letters: N trained tokens of the step, C completions of the step, K groups
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,20 +14,18 @@ import numpy.typing as npt
 from torch import Tensor
 
 from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
-from tocsin.schemas.config import LossConfig
+from tocsin.schemas.config import LossConfig, RunConfig
 from tocsin.schemas.knobs import Knobs
 from tocsin.schemas.step import LogProbGap, RatioMoments
 from tocsin.trainer.data import Group
 from tocsin.trainer.loss import LossTerms
+from tocsin.trainer.rewards import passed
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 TOP_BUCKET = 8
 """Staleness bucket that holds itself and everything above."""
-
-PASS_TOLERANCE = 1e-9
-"""A reward this close to the highest declared one passes; sums of weighted rewards carry float noise."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,9 @@ class StepTokens:
 
 def batch_event(
     groups: Sequence[Group],
-    loss: LossConfig,
+    config: RunConfig,
     *,
     step: int,
-    reward_range: tuple[float, float] | None,
     max_staleness: int,
     flight: Sequence[int],
 ) -> BatchConsumed:
@@ -140,10 +137,10 @@ def batch_event(
     # A reward function may answer infinities; the NaN of inf - inf is then the right mean.
     with np.errstate(over="ignore", invalid="ignore"):
         return BatchConsumed(
-            groups=_columns(groups, loss, (reward_C, length_C, stale_C), flight),
-            reward_range=reward_range,
+            groups=_columns(groups, config.loss, (reward_C, length_C, stale_C), flight),
+            reward_range=config.reward_range,
             reward_mean=float(reward_C.mean()),
-            pass_rate=None if reward_range is None else _share(reward_C >= reward_range[1] - PASS_TOLERANCE),
+            pass_rate=_pass_rate(groups, config.pass_tops),
             components=_component_means(groups),
             length=quantiles(length_C),
             length_histogram=_length_histogram(length_C),
@@ -183,6 +180,12 @@ def _columns(
         staleness_flight=list(flight),
         config_generation=[group.request.config_generation for group in groups],
     )
+
+
+def _pass_rate(groups: Sequence[Group], tops: Mapping[str, float] | None) -> float | None:
+    if tops is None:
+        return None
+    return _share(np.concatenate([passed(group.components, tops, len(group.completions)) for group in groups]))
 
 
 def _component_means(groups: Sequence[Group]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import torch
 
 from tests.records import violations
 from tocsin.schemas.base import NonFinite, as_float
-from tocsin.schemas.config import LossConfig
+from tocsin.schemas.config import DataConfig, ModelConfig, RewardConfig, RunConfig
 from tocsin.schemas.knobs import Knobs
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.data import Completion, Group, GroupRequest, Prompt
@@ -70,7 +70,7 @@ def group(*, index: int, rewards: list[float], lengths: list[int], **fields: obj
         request=request,
         completions=completions,
         rewards=np.array(rewards),
-        components={name: np.array(values) for name, values in fields.get("components", {}).items()},
+        components={name: np.array(values) for name, values in fields.get("components", {"exact": rewards}).items()},
         num_failed=fields.get("num_failed", 0),
         launched_at=0.0,
         scored_at=1.0,
@@ -78,15 +78,9 @@ def group(*, index: int, rewards: list[float], lengths: list[int], **fields: obj
 
 
 def event(groups: list[Group], **fields: object):
-    values = {"reward_range": (0.0, 1.0), "flight": [0] * len(groups), **fields}
-    return batch_event(
-        groups,
-        LossConfig(),
-        step=6,
-        reward_range=values["reward_range"],
-        max_staleness=2,
-        flight=values["flight"],
-    )
+    rewards = fields.get("rewards", [RewardConfig(function="exact")])
+    config = RunConfig(steps=9, model=ModelConfig(path="x"), data=DataConfig(train="x"), rewards=rewards)
+    return batch_event(groups, config, step=6, max_staleness=2, flight=fields.get("flight", [0] * len(groups)))
 
 
 def test_clip_fractions_count_a_side_only_with_the_advantage_that_it_clips():
@@ -240,11 +234,22 @@ def test_length_histogram_has_power_of_two_edges_that_close_below_each_power():
 
 
 def test_pass_rate_forgives_rounding_and_is_absent_without_a_declared_range():
-    weighted = [group(index=0, rewards=[0.1 * 3, 0.0], lengths=[1, 1])]
-    assert event(weighted, reward_range=(0.0, 0.3)).pass_rate == 0.5
-    undeclared = event(weighted, reward_range=None)
+    near = [group(index=0, rewards=[0.3, 0.0], lengths=[1, 1], components={"f": [0.1 * 3, 0.0]})]
+    assert event(near, rewards=[RewardConfig(function="m:f", range=(0.0, 0.3))]).pass_rate == 0.5
+    undeclared = event(near, rewards=[RewardConfig(function="m:f")])
     assert undeclared.pass_rate is None
     assert undeclared.reward_range is None
+
+
+def test_a_pass_is_decided_by_the_verifier_and_not_by_a_shaping_reward_beside_it():
+    components = {"exact": [1.0, 1.0, 0.0, math.nan], "brief": [0.2, 0.9, 1.0, 1.0]}
+    groups = [group(index=0, rewards=[1.02, 1.09, 0.1, 0.1], lengths=[1] * 4, components=components)]
+    shaping = RewardConfig(function="m:brief", weight=0.1, range=(0.0, 1.0))
+    consumed = event(groups, rewards=[RewardConfig(function="exact"), shaping])
+    assert consumed.pass_rate == 0.5
+    assert consumed.reward_range == (0.0, 1.1)
+    both = shaping.model_copy(update={"passes": True})
+    assert event(groups, rewards=[RewardConfig(function="exact"), both]).pass_rate == 0.0
 
 
 def test_component_means_leave_out_what_a_function_could_not_tell():
