@@ -49,8 +49,12 @@ class Level:
 
     @property
     def text(self) -> str:
-        """`0.31 +- 0.04 (n 20)`."""
-        return f"{self.mean:.3g} +- {self.reach:.2g} (n {self.n})" if self.n else "nothing"
+        """`0.31 ± 0.04 (n 20)`, or why there is no interval."""
+        if not self.n:
+            return "nothing"
+        if not math.isfinite(self.reach):
+            return f"{self.mean:.3g} (n {self.n}, too few or too correlated to say)"
+        return f"{self.mean:.3g} ± {self.reach:.2g} (n {self.n})"
 
 
 def level(values: Sequence[float], table: Quantiles) -> Level:

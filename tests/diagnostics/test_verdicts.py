@@ -113,8 +113,15 @@ def test_success_is_said_at_the_first_look_that_shows_it() -> None:
     verdict = judgement.look(13 / 50)
     assert verdict is not None
     assert verdict.state == "target_met"
-    assert verdict.note.startswith("m 1 +- ")
+    assert verdict.note.startswith("m 1 ± ")
     assert "after, target < 0.5" in verdict.note
+
+
+def test_a_level_without_an_interval_says_why() -> None:
+    assert level([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 1.0, 1.1, 0.9], EARLY).text == "1 ± 0.12 (n 9)"
+    assert level([0.1 * i for i in range(9)], EARLY).text == "0.4 (n 9, too few or too correlated to say)"
+    assert level([0.5], EARLY).text == "0.5 (n 1, too few or too correlated to say)"
+    assert level([], EARLY).text == "nothing"
 
 
 def test_no_verdict_before_eight_readings() -> None:
@@ -126,7 +133,7 @@ def test_a_reward_that_falls_is_harm_even_when_the_target_is_met() -> None:
     outcome = Series(before=wobbling(2.0, 20), after=wobbling(1.0, 60))
     verdict = judge(wobbling(0.2), wobbling(1.0, 12), outcome, target(0.5))
     assert verdict.state == "harmed"
-    assert verdict.note.startswith("reward fell from 2 +- ")
+    assert verdict.note.startswith("reward fell from 2 ± ")
 
 
 def test_a_decline_that_began_before_the_action_is_not_its_doing() -> None:
