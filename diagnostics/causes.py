@@ -30,6 +30,9 @@ class Pair:
     cause: str
     consequence: str
     why: str
+    must_precede: bool = False
+    """Whether the cause must have been reported before the consequence began: for pairs whose findings may also begin
+    together without one being the cause of the other."""
 
 
 PAIRS: Final[tuple[Pair, ...]] = (
@@ -44,6 +47,7 @@ PAIRS: Final[tuple[Pair, ...]] = (
     Pair("POL014", "POL003", "updates that are too large carry the ratio out of the trust region"),
     Pair("POL014", "POL001", "updates that are too large put all mass on a few tokens"),
     Pair("POL014", "POL009", "updates that are too large destroy what the policy knew"),
+    Pair("POL014", "RWD001", "a policy that updates destroyed fails every prompt, so its groups have no spread"),
     Pair("POL014", "GEN001", "a policy that dissolves (POL002, without a rule) no longer ends its completions"),
     Pair("POL010", "POL015", "a gradient that explodes overflows"),
     Pair("POL010", "POL009", "one huge update undoes many good ones"),
@@ -52,6 +56,7 @@ PAIRS: Final[tuple[Pair, ...]] = (
     Pair("POL003", "POL001", "a clip that cuts rises only keeps unlikely tokens unlikely"),
     Pair("POL001", "RWD001", "completions without variety get the same reward"),
     Pair("GEN001", "RWD001", "cut completions all fail the same way"),
+    Pair("POL009", "RWD001", "a policy that has collapsed fails whole groups", must_precede=True),
     Pair("GEN001", "POL009", "an answer that is cut off earns nothing"),
 )
 """Direct edges between built-in faults; lint and efficiency findings explain nothing and are left out."""
@@ -81,6 +86,7 @@ class Links:
         by_code = {watch.rule.code: watch for watch in watches}
         self._causes: dict[str, list[Watch]] = {code: [] for code in by_code}
         self._consequences: dict[str, list[Watch]] = {code: [] for code in by_code}
+        self._preceding = {(pair.cause, pair.consequence) for pair in PAIRS if pair.must_precede}
         for pair in PAIRS:
             if pair.cause in by_code and pair.consequence in by_code:
                 self._causes[pair.consequence].append(by_code[pair.cause])
@@ -92,7 +98,7 @@ class Links:
         Among causes that began at about the same time it is the one that the rule ranks first.
         """
         causes = self._causes[watch.rule.code]
-        found = [cause for cause in causes if _explains(cause) and _onset(cause) <= onset + ONSET_TOLERANCE]
+        found = [cause for cause in causes if _explains(cause) and self._began_in_time(cause, watch, onset)]
         if not found:
             return None
         first = min(map(_onset, found))
@@ -100,11 +106,18 @@ class Links:
         together = [cause for cause in found if _onset(cause) <= first + ONSET_TOLERANCE]
         return min(together, key=lambda cause: (-weights.get(cause.rule.code, 0.0), _onset(cause)))
 
+    def _began_in_time(self, cause: Watch, watch: Watch, onset: int) -> bool:
+        """Whether an open cause is old enough to explain what began at step `onset`."""
+        if (cause.rule.code, watch.rule.code) in self._preceding:
+            return _fired(cause) <= onset
+        return _onset(cause) <= onset + ONSET_TOLERANCE
+
     def waits(self, watch: Watch, onset: int) -> bool:
         """Whether `watch`, about to fire, should wait for a cause that is pending. Counts the evaluations."""
         if watch.rule.code in NEVER_HIDDEN or watch.waited >= WAIT:
             return False
-        causes = self._causes[watch.rule.code]
+        code = watch.rule.code
+        causes = [cause for cause in self._causes[code] if (cause.rule.code, code) not in self._preceding]
         is_coming = any(_may_come(cause) and _onset(cause) <= onset + ONSET_TOLERANCE for cause in causes)
         watch.waited += is_coming
         return is_coming
@@ -129,11 +142,12 @@ class Links:
             watch.outlasted = 0
             return None
         watch.outlasted += 1
-        if watch.outlasted < GRACE:
+        other = self.explainer(watch, _onset(watch))
+        if other is None and watch.outlasted < GRACE:
             return None
         watch.outlasted = 0
-        watch.explainer = self.explainer(watch, _onset(watch))
-        return "unexplained" if watch.explainer is None else "explained"
+        watch.explainer = other
+        return "unexplained" if other is None else "explained"
 
     def inherit(self, watch: Watch) -> list[Watch]:
         """Give the severity of `watch` to what explains it, link by link; who became graver by it."""
@@ -157,13 +171,20 @@ class Links:
         return found
 
     def is_suppressed(self, watch: Watch) -> bool:
-        """Whether the feed shows a root in the place of `watch`: not while somebody silences that root."""
-        if watch.explainer is None or watch.rule.code in NEVER_HIDDEN:
+        """Whether readers know of a cause that stands for `watch`: not while somebody silences it."""
+        cause = watch.explainer
+        if cause is None or watch.rule.code in NEVER_HIDDEN:
             return False
-        root = watch.explainer
-        while root.explainer is not None:
-            root = root.explainer
-        return root.told is not None and root.told.id == root.id
+        is_told = cause.told is not None and cause.told.id == cause.id
+        return is_told or self.is_suppressed(cause)
+
+
+def _fired(watch: Watch) -> int:
+    """Step at which what is open was first reported."""
+    episode = watch.track.episode
+    assert episode is not None, "asked only about findings that are open"
+    assert episode.fired is not None, "what is open has fired"
+    return episode.fired.step
 
 
 def _onset(watch: Watch) -> int:

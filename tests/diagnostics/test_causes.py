@@ -139,6 +139,31 @@ def test_among_causes_of_one_time_the_rule_ranks_and_otherwise_the_earlier_one_c
     assert told(apart)[-1][3] == ["explained_by POL014"]
 
 
+def test_groups_that_all_fail_after_a_collapse_are_its_consequence() -> None:
+    found = story([scripted("POL009", (10, 60)), scripted("RWD001", (15, 60))], 20)
+    assert told(found)[1] == ("RWD001", "fired", "warning", ["explained_by POL009"], True)
+    found = story([scripted("POL014", (10, 60)), scripted("RWD001", (10, 60))], 20)
+    assert told(found)[1] == ("RWD001", "fired", "warning", ["explained_by POL014"], True)
+
+
+@pytest.mark.parametrize("persistence", [1, 4])
+def test_a_constant_reward_is_no_consequence_of_the_fall_that_it_causes(persistence: int) -> None:
+    rules = [scripted("RWD001", (10, 60), persistence=3), scripted("POL009", (11, 60), persistence=persistence)]
+    found = story(rules, 60)
+    assert {item.code: item.relations for item in found} == {"RWD001": [], "POL009": []}
+    assert [item.fired and item.fired.step for item in found if item.code == "RWD001"] == [12]
+
+
+def test_what_outlasts_one_cause_is_explained_by_the_next_one_at_once() -> None:
+    rules = [scripted("POL014", (10, 20)), scripted("POL009", (12, 60)), scripted("RWD001", (14, 60))]
+    found = [item for item in story(rules, 30) if item.code == "RWD001"]
+    assert told(found) == [
+        ("RWD001", "fired", "warning", ["explained_by POL014"], True),
+        ("RWD001", "explained", "warning", ["explained_by POL009"], True),
+    ]
+    assert found[1].event_seq == 22
+
+
 def test_what_outlasts_its_cause_speaks_for_itself_after_a_while() -> None:
     found = story([scripted("POL014", (10, 20)), scripted("POL003", (12, 80))], 60)
     assert [(item.code, item.reason, item.suppressed) for item in found] == [
