@@ -9,6 +9,7 @@ from tocsin.diagnostics.estimates import median
 from tocsin.diagnostics.feature import Feature
 from tocsin.schemas.base import Number, as_float
 from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.events import KnobChanged, RunResumed, RunStarted
 from tocsin.schemas.step import StepCompleted
 
 MODEL_FIELDS: Final = ("loss", "grad_norm", "update_ratio")
@@ -121,10 +122,19 @@ class Updates(Feature):
         self.seen = 0
         self.unmeasured = 0
         """Steps in a row that updated the weights and did not say by how much."""
+        self.excess = math.nan
+        """How many times the tolerated size the newest update above `OUTLIER` had; NaN while there was none."""
+        self._rate = math.nan
+        """The knob `learning_rate`; NaN while the run did not state it."""
+        self._rate_at_excess = math.nan
         self._baseline: deque[float] = deque(maxlen=self.BASELINE)
 
     def update(self, event: BaseEvent) -> None:
-        """Take in a finished step."""
+        """Take in a finished step, or follow the learning rate."""
+        if isinstance(event, RunStarted | RunResumed):
+            self._rate = event.knobs.get("learning_rate", math.nan)
+        elif isinstance(event, KnobChanged) and event.path == "learning_rate":
+            self._rate = event.after
         if not isinstance(event, StepCompleted) or event.outcome != "updated":
             return
         ratio = as_float(event.update_ratio)
@@ -141,6 +151,16 @@ class Updates(Feature):
             if len(self._baseline) == self.BASELINE:
                 middle = median(self._baseline)
                 self.tolerated = middle if math.isnan(self.tolerated) else max(self.tolerated, middle)
+        else:
+            self.excess, self._rate_at_excess = ratio / self.tolerated, self._rate
+
+    @property
+    def is_rate_unchanged(self) -> bool:
+        """Whether the newest update that was too large was made at the learning rate still set, or at a lower one.
+
+        A schedule changes what is applied and not what is set.
+        """
+        return not math.isnan(self.excess) and not self._rate < self._rate_at_excess
 
     def restart(self) -> None:
         """The tolerated size outlives every change of a knob: nothing to forget."""
@@ -182,7 +202,7 @@ class Gradients(Feature):
 
 
 class Entropy(Feature):
-    """Entropy per trained token: the level of the run's beginning, and the last ten steps."""
+    """Entropy per trained token: the level of the run's beginning, and the last ten steps that trained any."""
 
     moved_by = frozenset({"entropy"})
     SKIPPED: ClassVar[int] = 5
@@ -195,12 +215,13 @@ class Entropy(Feature):
         self.initial = math.nan
         """Median of the first steps after the skipped ones; NaN until then."""
         self.unmeasured = 0
-        """Steps in a row without a value."""
+        """Steps in a row that trained tokens and reported no value."""
         self._first: list[float] = []
 
     def update(self, event: BaseEvent) -> None:
         """Take in a finished step."""
-        if not isinstance(event, StepCompleted):
+        if not isinstance(event, StepCompleted) or event.tokens_trained == 0:
+            # Entropy is taken over trained tokens: without any, no value is missing.
             return
         value = as_float(event.entropy)
         if not math.isfinite(value):

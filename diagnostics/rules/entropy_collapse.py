@@ -37,7 +37,8 @@ class EntropyCollapse(Rule):
 
     ## Known false alarms
     Most of the fall happens early in good runs too, so entropy alone is never a finding. Entropy is taken over trained
-    tokens: when groups without spread are skipped, only the others are in it. A filter such as top-p hides part of it.
+    tokens: when groups without spread are skipped, only the others are in it, and a
+    step that trains none leaves the level as it was. A filter such as top-p hides part of it.
     A change of temperature or of the bonus moves it; its beginning is then measured anew.
 
     ## What to do
@@ -90,7 +91,7 @@ class EntropyCollapse(Rule):
         """Ask for all three signs."""
         entropy, totals = features.entropy, features.rewards.totals
         if entropy.unmeasured >= self.timing.absent_after:
-            return not_evaluated("missing_input", "steps report no `entropy`, or train no token")
+            return not_evaluated("missing_input", "steps that train tokens report no `entropy`")
         if math.isnan(entropy.initial) or math.isnan(entropy.level) or features.settings.step < self.timing.warm_up:
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} steps with an entropy were seen")
         if totals.groups < 64:

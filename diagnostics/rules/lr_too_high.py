@@ -38,7 +38,8 @@ class LrTooHigh(Rule):
     when the reward fell below half of its best, or the effect is extreme (a gap above 0.5 nats, or an effective sample
     size below a tenth). The learning rate itself is never judged: it means nothing across models. Steps without an
     update change nothing, so that a destroyed run keeps its cause. It resolves when the last three updates are
-    below `clear`.
+    below `clear`, unless the knob `learning_rate` still has the value at which they were too large while the reward is
+    below 0.8 of its best: a destroyed policy makes small updates too, and they prove nothing.
 
     ## Known false alarms
     Warm-up makes updates grow; the tolerated size grows with them as long as an update is less than 2.5 times those
@@ -102,8 +103,9 @@ class LrTooHigh(Rule):
         if len(updates.recent) < self.timing.warm_up:
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} updates were measured")
         if is_open:
-            is_over = max(update.ratio for update in updates.recent) < self.clear * self._tolerated(updates)
-            return None if is_over else self._finding(features)
+            if max(update.ratio for update in updates.recent) >= self.clear * self._tolerated(updates):
+                return self._finding(features)
+            return self._aftermath(features) if self._is_unanswered(features) else None
         return self._finding(features) if self._is_too_large(updates) and self._has_effect(features) else None
 
     def _tolerated(self, updates: Updates) -> float:
@@ -118,6 +120,11 @@ class LrTooHigh(Rule):
     def _has_effect(self, features: Features) -> bool:
         outcome = features.outcome
         return bool(self._drift(features.updates.recent[-1])) or outcome.fell_below(0.8, outcome.fast())
+
+    def _is_unanswered(self, features: Features) -> bool:
+        """Whether updates are small only because there is little left to learn from, at the rate that did it."""
+        outcome = features.outcome
+        return features.updates.is_rate_unchanged and outcome.fell_below(0.8, outcome.recent)
 
     def _drift(self, update: StepUpdate) -> tuple[Evidence, ...]:
         """What shows in the newest update that the policy breaks away."""
@@ -165,6 +172,20 @@ class LrTooHigh(Rule):
             summary=f"Updates are {largest / tolerated:.1f} times as large as this run tolerated{drift}{reward}",
             evidence=tuple(evidence),
             proposals=self._answers(features.settings, largest / tolerated, tolerated),
+        )
+
+    def _aftermath(self, features: Features) -> Finding:
+        """Updates are small again and nothing else is: neither was the rate lowered nor did the reward come back."""
+        updates, outcome = features.updates, features.outcome
+        share = outcome.share_of_best(outcome.recent)
+        return Finding(
+            severity="critical" if outcome.fell_below(0.5, outcome.recent) else "warning",
+            summary=(
+                f"The learning rate that made updates {updates.excess:.1f} times as large as tolerated is still set, "
+                f"and the reward is {share:.0%} of its best"
+            ),
+            evidence=(_reward(share, outcome.recent.steps, outcome.recent.groups),),
+            proposals=self._answers(features.settings, updates.excess, self._tolerated(updates)),
         )
 
     def _answers(self, settings: Settings, excess: float, tolerated: float) -> tuple[Proposal, ...]:

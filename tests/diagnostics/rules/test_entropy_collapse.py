@@ -84,10 +84,16 @@ def test_a_change_of_temperature_measures_the_beginning_anew() -> None:
     assert transitions(RULE, [*steps(0.5, MIXED, n=30), [change], *steps(0.06, COLLAPSED, n=60)]) == []
 
 
+def test_steps_that_train_no_token_miss_no_entropy_and_leave_what_is_open_open() -> None:
+    idle = [[batch([[0.0] * 8] * 16), step(outcome="no_signal", entropy=None, tokens_trained=0)] for _ in range(40)]
+    assert unevaluated(RULE, [*steps(0.5, MIXED, n=30), *idle]) is None
+    assert [reason for _, reason in transitions(RULE, [*collapsing(), *idle])] == ["fired"]
+
+
 def test_says_that_its_input_is_missing() -> None:
     assert unevaluated(RULE, steps(None, MIXED, n=30)) == (
         "missing_input",
-        "steps report no `entropy`, or train no token",
+        "steps that train tokens report no `entropy`",
     )
     assert unevaluated(RULE, steps(0.5, MIXED, n=5)) == ("warm_up", "fewer than 20 steps with an entropy were seen")
     found = transitions(RULE, [*collapsing(), *steps(None, COLLAPSED, n=30)])

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from tests.diagnostics.scenario import batch, diagnostics, started, step, transitions, unevaluated
+from tests.diagnostics.scenario import batch, diagnostics, run, started, step, transitions, unevaluated
+from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.rules.lr_too_high import LrTooHigh
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import KnobChanged
@@ -85,7 +86,43 @@ def test_without_a_past_only_an_enormous_update_counts() -> None:
 
 def test_stays_open_without_updates_and_resolves_when_they_are_small_again() -> None:
     run = [*updates(7e-4, n=40), *updates(0.07, gap=5.0, n=2), *idle(50), *updates(7e-4, n=20)]
-    assert transitions(RULE, run) == [(42, "fired"), (99, "resolved")]
+    assert transitions(RULE, run) == [(42, "fired"), (100, "resolved")]
+
+
+def destroyed(*answer: BaseEvent) -> list[list[BaseEvent]]:
+    """Ten times the rate in mid-run, then a policy that earns nothing and whose few updates are small."""
+    start, dead = started(learning_rate=3e-4), updates(7e-4, gap=0.0, rewards=BAD, n=60)
+    return [[start], *updates(7e-4, n=40), [rate(3e-4, 3e-3)], *updates(7e-3, gap=0.5, n=4), list(answer), *dead]
+
+
+def rate(before: float, after: float) -> KnobChanged:
+    return KnobChanged(path="learning_rate", before=before, after=after, actor="person:a", effective_step=1)
+
+
+def test_small_updates_of_a_destroyed_policy_resolve_nothing_while_the_rate_is_unchanged() -> None:
+    assert [reason for _, reason in transitions(RULE, destroyed())] == ["fired"]
+    engine = Engine([RULE])
+    run(engine, destroyed())
+    (found,) = engine.active()
+    assert found.summary == (
+        "The learning rate that made updates 10.0 times as large as tolerated is still set, "
+        "and the reward is 0% of its best"
+    )
+    assert (found.severity, found.evidence[0].observed) == ("critical", 0.0)
+    assert found.actions[0].patches[0].to == pytest.approx(3e-4)
+
+
+def test_small_updates_resolve_it_once_the_rate_was_lowered_however_low_the_reward() -> None:
+    assert transitions(RULE, destroyed(rate(3e-3, 3e-4))) == [(42, "fired"), (51, "resolved")]
+
+
+def test_a_rate_that_was_raised_further_is_no_answer() -> None:
+    assert [reason for _, reason in transitions(RULE, destroyed(rate(3e-3, 4e-3)))] == ["fired"]
+
+
+def test_small_updates_resolve_it_once_the_reward_is_back() -> None:
+    found = transitions(RULE, [*destroyed(), *updates(7e-4, gap=0.0, n=20)])
+    assert [reason for _, reason in found] == ["fired", "resolved"]
 
 
 def test_a_size_that_is_not_a_number_is_left_to_the_rule_that_names_it() -> None:
