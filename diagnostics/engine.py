@@ -6,6 +6,7 @@ their lifecycles -> who explains whom -> records on change -> coverage.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from tocsin.diagnostics.action_log import ActionLog
 from tocsin.diagnostics.causes import NEVER_HIDDEN, Links, in_causal_order
@@ -30,6 +31,8 @@ Record = Diagnostic | Coverage | ActionRecord
 
 LOUDER: tuple[Reason, ...] = ("fired", "reopened", "escalated", "data_back")
 """Changes after which a finding may begin to explain others."""
+WARMING_STEPS: Final = 10
+"""Steps between two coverage records that tell of nothing but rules warming up, one after the other."""
 
 
 class Engine:
@@ -58,6 +61,8 @@ class Engine:
         self._actions = ActionLog()
         self._coverage: Coverage | None = None
         self._coverage_is_old = True
+        self._is_warming = False
+        """Rules have begun or ended to warm up since the last coverage record."""
         self._lost_events = 0
         self._last: BaseEvent | None = None
 
@@ -83,8 +88,10 @@ class Engine:
         elif isinstance(event, ClockTicked) and event.events_dropped > self._lost_events:
             self._coverage_is_old = self._coverage_is_old or self._lost_events == 0
             self._lost_events = event.events_dropped
-        if self._coverage_is_old:
-            records.append(self._cover(event))
+        if self._is_coverage_due(event):
+            self._coverage = self._cover(event)
+            self._coverage_is_old = self._is_warming = False
+            records.append(self._coverage)
         return records
 
     def active(self) -> list[Diagnostic]:
@@ -106,12 +113,15 @@ class Engine:
 
     @property
     def coverage(self) -> Coverage | None:
-        """The last coverage record; None before the first event."""
-        return self._coverage
+        """What is evaluated now, which may be newer than the last record; None before the first event."""
+        return None if self._last is None else self._cover(self._last)
 
     def _advance(self, watch: Watch, answer: Answer, at: At, event: BaseEvent, records: list[Record]) -> None:
+        before = watch.status
         if watch.note(answer):
-            self._coverage_is_old = True
+            is_warm_up = all(status is None or status.reason == "warm_up" for status in (before, watch.status))
+            self._coverage_is_old = self._coverage_is_old or not is_warm_up
+            self._is_warming = True
         is_due = watch.track.is_due(answer)
         hold = is_due and self._holds(watch, at.step)
         if watch.is_held_back and not (hold and is_due):
@@ -214,14 +224,21 @@ class Engine:
                     return Offer(action=action, diagnostic_id=told.id, kind=told.kind, since_step=since)
         return None
 
+    def _is_coverage_due(self, event: BaseEvent) -> bool:
+        """Whether what is evaluated changed; how warming up goes on is told now and then, and at the end."""
+        if self._coverage_is_old or self._coverage is None:
+            return True
+        is_first = self._coverage.health == "unknown" and any(watch.status is None for watch in self._watches)
+        is_time = event.step - self._coverage.at.step >= WARMING_STEPS or isinstance(event, RunEnded)
+        return self._is_warming and (is_first or is_time)
+
     def _cover(self, event: BaseEvent) -> Coverage:
-        self._coverage_is_old = False
         evaluated = sorted(watch.rule.code for watch in self._watches if watch.status is None)
         missing = {watch.rule.code: watch.status for watch in self._watches if watch.status is not None}
         held_back = sum(watch.is_held_back for watch in self._watches)
         has_errors = any(status.reason == "error" for status in missing.values())
         is_degraded = self._lost_events > 0 or held_back > 0 or has_errors
-        self._coverage = Coverage(
+        return Coverage(
             run_id=event.run_id,
             event_seq=event.seq,
             at=moment(event),
@@ -231,4 +248,3 @@ class Engine:
             held_back=held_back,
             silenced=dict(sorted(self._silences.until.items())),
         )
-        return self._coverage

@@ -14,7 +14,7 @@ from tests.records import violations
 from tocsin.diagnostics.engine import Engine, Record
 from tocsin.diagnostics.rule import Rule
 from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
-from tocsin.schemas.diagnosis import Coverage, Diagnostic
+from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import DeviceInfo, Ledger, QueueSampled, ResourcesSampled, RunStarted, WeightsSynced
 from tocsin.schemas.knobs import Knobs
@@ -192,6 +192,8 @@ def transitions(rule: Rule, steps: Iterable[Iterable[BaseEvent]]) -> list[Transi
 
 def unevaluated(rule: Rule, steps: Iterable[Iterable[BaseEvent]]) -> tuple[str, str] | None:
     """Reason and detail with which `rule` is not evaluated at the end; None when it is evaluated."""
-    covers = [record for record in run(Engine([rule]), steps) if isinstance(record, Coverage)]
-    last = covers[-1].not_evaluated.get(rule.code)
+    engine = Engine([rule])
+    run(engine, steps)
+    assert engine.coverage is not None, "a run has events"
+    last = engine.coverage.not_evaluated.get(rule.code)
     return None if last is None else (last.reason, last.detail)

@@ -31,6 +31,8 @@ from tocsin.schemas.events import (
 from tocsin.schemas.knobs import LIMITS
 from tocsin.schemas.step import StepCompleted
 
+MIXED = [[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]] * 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Rule):
@@ -154,6 +156,26 @@ def test_the_first_event_says_what_is_not_evaluated_yet() -> None:
     assert first.health == "unknown"
     expected = {rule.code: "disabled" if rule.code == "POL015" else "warm_up" for rule in ALL_RULES}
     assert {code: status.reason for code, status in first.not_evaluated.items()} == expected
+
+
+def test_rules_that_warm_up_one_after_the_other_make_a_few_coverage_records() -> None:
+    records = run(Engine(), [[started()], *([batch(MIXED), step(entropy=0.5)] for _ in range(100))])
+    covers = [record for record in records if isinstance(record, Coverage)]
+    assert len(covers) <= 8
+    assert {"POL001", "RWD001", "POL014"} <= set(covers[-1].evaluated)
+
+
+def test_what_is_evaluated_now_is_known_before_it_is_recorded() -> None:
+    engine = Engine()
+    records = run(engine, [[started()], *([batch(MIXED), step()] for _ in range(4))])
+    recorded = [record for record in records if isinstance(record, Coverage)][-1]
+    assert engine.coverage is not None
+    assert set(recorded.evaluated) < set(engine.coverage.evaluated)
+    last = run(Engine(), [[started()], *([batch(MIXED), step()] for _ in range(4)), [RunEnded(outcome="completed")]])[
+        -1
+    ]
+    assert isinstance(last, Coverage)
+    assert last.evaluated == engine.coverage.evaluated
 
 
 def test_lost_events_degrade_the_coverage() -> None:
