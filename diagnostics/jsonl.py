@@ -55,7 +55,7 @@ def _parse_header(path: Path, first: bytes, contents: Contents) -> Header:
         header = read(_HEADER, first)
     except ValidationError as error:
         raise NotAFeed(
-            f"`{path}` must begin with a header line of Tocsin, got {first[:60]!r}; "
+            f"`{path}` must begin with a header line of Tocsin, got a line that is none; "
             f"pass the `{contents}.jsonl` of a run folder"
         ) from error
     if header.contents != contents:

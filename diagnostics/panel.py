@@ -116,9 +116,13 @@ def _cells(history: History) -> list[tuple[str, str]]:
 
 
 def _evaluations(history: History) -> tuple[str, str]:
-    """The newest and the first held-out result."""
+    """The newest held-out result, with its step when it is not that of now, and the first one."""
     pair = next(iter(history.evaluations.values()), None)
-    return (ABSENT, ABSENT) if pair is None else (estimate(pair[1]), estimate(pair[0]))
+    if pair is None:
+        return ABSENT, ABSENT
+    first, newest = pair
+    step = f" (step {newest.version})" if newest.version < history.step else ""
+    return f"{estimate(newest)}{step}", estimate(first)
 
 
 def _staleness(history: History, of: str) -> str:
@@ -126,8 +130,8 @@ def _staleness(history: History, of: str) -> str:
 
 
 def percent(portion: float | None) -> str:
-    """`23 %`, or a dash when not known."""
-    return ABSENT if portion is None else f"{100 * portion:.0f} %"
+    """`23 %`, or a dash when not known. A wait that began before its steps is longer than they are: `100 %`."""
+    return ABSENT if portion is None else f"{100 * min(1.0, portion):.0f} %"
 
 
 def _count(value: float | None) -> str:

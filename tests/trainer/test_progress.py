@@ -103,7 +103,7 @@ def test_the_panel_shows_the_numbers_of_the_run_in_80_columns():
         "30 %, 140 s left",
         "reward     0.80",
         "pass rate  0.80",
-        "held-out   0.79 ± 0.03",
+        "held-out   0.79 ± 0.03 (step 100)",
         "at first   0.44 ± 0.03",
         "staleness  0.9 of at most 1",
         "speed      2,000 tokens/s",
@@ -146,6 +146,18 @@ def test_what_is_absent_is_a_dash_and_what_is_not_finite_says_so():
     assert isinstance(completed(entropy=math.nan).entropy, NonFinite)
 
 
+def test_a_held_out_result_of_now_needs_no_step_and_a_wait_is_never_more_than_the_step():
+    clock = Clock()
+    history = History(400, clock)
+    run(history, clock, 10)
+    history.observe(evaluated(10, 0.79, 0.025))
+    for _ in range(20):
+        history.observe(example(QueueSampled, learner_wait_s=0.1, sampler_wait_s=8.0, step_s=0.5))
+    line = progress_line(history)
+    assert "held-out 0.79 ± 0.03  staleness" in line
+    assert "waits learner 20 % sampler 100 %" in line
+
+
 def test_open_diagnostics_are_listed_gravest_first_until_they_resolve():
     history = History(400, Clock())
     history.record(diagnostic(40, severity="info", code="POL003"))
@@ -180,7 +192,7 @@ def test_a_plain_line_holds_everything_that_matters():
     run(history, clock, 30)
     history.record(diagnostic())
     assert progress_line(history) == (
-        "step 30/400  reward 0.80  pass 0.80  held-out 0.44 ± 0.03  staleness 0.9/1  "
+        "step 30/400  reward 0.80  pass 0.80  held-out 0.44 ± 0.03 (step 0)  staleness 0.9/1  "
         "waits learner 12 % sampler 3 %  2,000 tok/s  open 1 warning"
     )
 
