@@ -251,8 +251,8 @@ def knob(knobs: Knobs, path: str) -> KnobValue:
 
 
 def _same(expected: KnobValue, current: KnobValue) -> bool:
-    """Equal, and both switches or both numbers; files and command lines give every bit of a float."""
-    return expected == current and isinstance(expected, bool) == isinstance(current, bool)
+    """Equal, and both switches or both numbers; one that was written down again may lack the last bits."""
+    return math.isclose(expected, current, rel_tol=1e-9) and isinstance(expected, bool) == isinstance(current, bool)
 
 
 def _shown(item: KnobValue) -> str:

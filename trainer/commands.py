@@ -61,6 +61,8 @@ def demo(
     """
     if fault is not None and fault not in FAULTS:
         _refuse(ConfigError(f"--fault must be one of {', '.join(FAULTS)}, got `{fault}`"))
+    if fault is not None and onset >= steps:
+        _refuse(ConfigError(f"--onset must be below --steps = {steps}, got {onset}: the fault would never begin"))
     planted = None if fault is None else FaultConfig.model_validate({"name": fault, "onset_step": onset})
 
     def prepare(folder: Path, progress: Any) -> RunConfig:

@@ -185,7 +185,8 @@ class TrainLoop:
         fault, step = self.config.fault, self.position.step
         if fault is not None and fault.name == "lr-too-high" and step == fault.onset_step:
             # From the launch value: a run that is resumed at this very step may hold the raised one already.
-            raised = min(1.0, self.config.knobs.learning_rate * LR_TOO_HIGH_FACTOR)
+            # Without the noise of the product, so that people and agents can write the value down.
+            raised = min(1.0, float(f"{self.config.knobs.learning_rate * LR_TOO_HIGH_FACTOR:.6g}"))
             if self.knobs.learning_rate != raised:
                 self.change_knob("learning_rate", raised, f"fault:{fault.name}")
         self.parts.control.at_barrier()

@@ -30,4 +30,17 @@ def _model_problem(config: ModelConfig) -> str:
     if path.is_dir():
         return "" if (path / MODEL_FILE).is_file() else f"{rule}, a folder without {MODEL_FILE}; correct the path"
     is_id = config.path.count("/") <= 1 and not path.exists() and not config.path.startswith((".", "/", "~"))
-    return "" if is_id else f"{rule}, which is no folder; correct the path"
+    if is_id and ("/" in config.path or _is_cached(config.path)):
+        return ""
+    return f"{rule}, which is no folder; correct the path, or write a hub id as `owner/name`"
+
+
+def _is_cached(name: str) -> bool:
+    """Whether a hub id without an owner, as some old ones are, was fetched before. Asks no network."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  needed for such names only
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+
+    try:
+        return isinstance(try_to_load_from_cache(name, MODEL_FILE), str)
+    except HFValidationError:
+        return False

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,15 @@ from tocsin.trainer.data import Ints, Prompt
 from tocsin.trainer.rewards import one_line
 from tocsin.trainer.sources import DataError, empty, read_rows, without_column
 
-__all__ = ["DataError", "PromptOrder", "PromptSet", "Refused", "load_prompts"]
+__all__ = ["DataError", "PromptOrder", "PromptSet", "Refused", "Room", "load_prompts"]
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+MOST_CHARACTERS_PER_TOKEN: Final = 64
+"""No tokenizer averages that many over a text that is meant to be read."""
+SPARE_CHARACTERS: Final = 4096
+"""On top, for short prompts out of a few very long tokens, such as runs of blanks."""
 
 Progress = Callable[[int, int], None]
 """`on_progress(done, total)`, in bytes of a JSON Lines file, in rows of a table."""
@@ -44,6 +49,15 @@ class Refused:
     def prompt_id(self) -> str:
         """Stands for `Prompt.id` in events; there is no content to hash."""
         return f"{self.row}-refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How long a prompt may be, and what decides that."""
+
+    tokens: int
+    remedy: str
+    """What gives a prompt more room; one phrase for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +102,21 @@ def load_prompts(
     split: str,
     config: DataConfig,
     tokenizer: "PreTrainedTokenizerFast",
-    max_prompt_tokens: int,
+    room: Room,
     on_progress: Progress | None = None,
 ) -> PromptSet:
     """Prompts of a data source, and the rows that were refused. Raises `DataError`.
 
     `sources` says what `source` may be. `split` counts for `datasets` data sets only.
     """
-    if max_prompt_tokens < 1:
-        raise DataError(
-            f"room for a prompt must be at least 1 token, got {max_prompt_tokens}; raise `model.max_length` or lower "
-            "`knobs.max_completion_tokens`"
-        )
+    if room.tokens < 1:
+        raise DataError(f"room for a prompt must be at least 1 token, got {room.tokens}; {room.remedy}")
     if config.chat_template and tokenizer.chat_template is None:
         raise DataError(
             "`data.chat_template` needs a tokenizer with a chat template, and this model's has none; turn it off or "
             "take an instruction-tuned model"
         )
-    renderer = _Renderer(config, tokenizer, max_prompt_tokens)
+    renderer = _Renderer(config, tokenizer, room)
     result = PromptSet([], [])
     for rows, done, total in read_rows(source, split=split, column=config.prompt_column):
         for number, row in rows:
@@ -134,6 +145,14 @@ def _no_prompts(source: str, refused: list[Refused]) -> str:
 class _RowError(ValueError):
     """The value of a prompt column is no prompt."""
 
+    cause: Literal["bad_row", "prompt_too_long"] = "bad_row"
+
+
+class _TooLong(_RowError):
+    """A text that cannot fit, whatever its tokens are."""
+
+    cause = "prompt_too_long"
+
 
 @dataclass(frozen=True, slots=True)
 class _Renderer:
@@ -141,7 +160,7 @@ class _Renderer:
 
     config: DataConfig
     tokenizer: "PreTrainedTokenizerFast"
-    max_prompt_tokens: int
+    room: Room
 
     def prompt(self, number: int, row: dict[str, Any]) -> Prompt | Refused:
         """The row's prompt, or why it has none."""
@@ -150,22 +169,33 @@ class _Renderer:
             return Refused(number, "bad_row", without_column(column, list(row)))
         try:
             text = self._text(row[column])
+            if len(text) > self._most_characters:
+                raise _TooLong(f"{self._rule}, got {len(text):,} characters; shorten it or {self.room.remedy}")
             # A rendered template holds its special tokens already; adding them again would double the first one.
             special = not self.config.chat_template
             ids = self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
             digest = hashlib.sha256(text.encode()).hexdigest()
             columns = {name: _plain(value) for name, value in row.items() if name != column}
         except _RowError as error:
-            return Refused(number, "bad_row", str(error))
+            return Refused(number, error.cause, str(error))
         except Exception as error:  # protects the run from one row: chat templates and tokenizers raise anything
             return Refused(number, "bad_row", one_line(error))
         added = self.tokenizer.num_special_tokens_to_add() if special else 0
         if len(ids) <= added:
             return Refused(number, "bad_row", f"`{column}` must have at least one token, and the tokenizer finds none")
-        if len(ids) > self.max_prompt_tokens:
-            rule = f"`{column}` must have at most {self.max_prompt_tokens} tokens, got {len(ids)}"
-            return Refused(number, "prompt_too_long", f"{rule}; shorten it or raise `model.max_length`")
+        if len(ids) > self.room.tokens:
+            too_long = f"{self._rule}, got {len(ids)}; shorten it or {self.room.remedy}"
+            return Refused(number, "prompt_too_long", too_long)
         return Prompt(f"{number}-{digest[:8]}", text, _ints(ids), columns)
+
+    @property
+    def _rule(self) -> str:
+        return f"`{self.config.prompt_column}` must have at most {self.room.tokens} tokens"
+
+    @property
+    def _most_characters(self) -> int:
+        """Longest text that is worth tokenising: some take minutes for megabytes, and cannot be interrupted."""
+        return MOST_CHARACTERS_PER_TOKEN * self.room.tokens + SPARE_CHARACTERS
 
     def _text(self, value: Any) -> str:
         """What the model sees. Raises `_RowError` for a value that is no prompt."""

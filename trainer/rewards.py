@@ -31,6 +31,9 @@ PASS_TOLERANCE: Final = 1e-9
 LARGEST_REWARD: Final = 1e30
 """Beyond it advantages overflow in float32."""
 
+QUOTED_CHARACTERS: Final = 120
+"""What an event shows of an exception's text."""
+
 Error = tuple[FailureCause, str]
 
 
@@ -211,7 +214,12 @@ def _shown(entry: Any) -> str:
 
 
 def _raised(label: str, error: BaseException) -> Error:
-    return "reward_error", f"{label}: {error if isinstance(error, RewardError) else one_line(error)}"
+    if isinstance(error, RewardError):
+        return "reward_error", f"{label}: {error}"
+    # What it says may come from a completion: marked as data, and short.
+    text = one_line(error).replace('"', "'")
+    shown = text if len(text) <= QUOTED_CHARACTERS else f"{text[: QUOTED_CHARACTERS - 3]}..."
+    return "reward_error", f'{label}: the function raised "{shown}"'
 
 
 def _refused(path: str, rule: str) -> str:

@@ -32,7 +32,7 @@ from tocsin.trainer.ledger import GroupLedger
 from tocsin.trainer.loop import Parts, Position, TooManyNonFinite, TrainLoop
 from tocsin.trainer.messages import Setup
 from tocsin.trainer.progress import Progress
-from tocsin.trainer.prompts import PromptSet, load_prompts
+from tocsin.trainer.prompts import PromptSet, Room, load_prompts
 from tocsin.trainer.resources import ResourceSampler
 from tocsin.trainer.rollout_client import Interrupted, RolloutClient, RolloutError, RolloutInputError
 from tocsin.trainer.rollout_store import RolloutStore
@@ -289,9 +289,8 @@ def _starting_point(plan: Plan) -> _Start:
 
 def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]:
     """Training and held-out prompts. Raises `DataError`."""
-    room = learner.max_length - config.knobs.max_completion_tokens
-    data = config.data
-    train = load_prompts(data.train, split=data.split, config=data, tokenizer=learner.tokenizer, max_prompt_tokens=room)
+    room, data = _room(config, learner.max_length), config.data
+    train = load_prompts(data.train, split=data.split, config=data, tokenizer=learner.tokenizer, room=room)
     if data.evaluation is None:
         return train, PromptSet([], [])
     held_out = load_prompts(
@@ -299,6 +298,15 @@ def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]
         split=data.evaluation_split,
         config=data,
         tokenizer=learner.tokenizer,
-        max_prompt_tokens=room,
+        room=room,
     )
     return train, PromptSet(held_out.prompts[: config.evaluation.prompts], held_out.refused)
+
+
+def _room(config: RunConfig, positions: int) -> Room:
+    """What a model that takes `positions` tokens leaves for a prompt, and which setting to blame for it."""
+    answer = config.knobs.max_completion_tokens
+    if config.model.max_length == positions:
+        return Room(positions - answer, "raise `model.max_length` or lower `knobs.max_completion_tokens`")
+    own = f"the model has {positions} positions and {answer} are for the completion"
+    return Room(positions - answer, f"lower `knobs.max_completion_tokens`: {own}")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tocsin.schemas.config import DataConfig
-from tocsin.trainer.prompts import DataError, PromptOrder, Refused, load_prompts
+from tocsin.trainer.prompts import DataError, PromptOrder, Refused, Room, load_prompts
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
@@ -43,7 +43,7 @@ def load(source, *, max_prompt_tokens=40, split="train", on_progress=None, token
         split=split,
         config=DataConfig(train=str(source), **config),
         tokenizer=tokenizer,
-        max_prompt_tokens=max_prompt_tokens,
+        room=Room(max_prompt_tokens, "raise `model.max_length`"),
         on_progress=on_progress,
     )
 
@@ -100,6 +100,17 @@ def test_bad_rows_are_refused_one_by_one_with_their_line_and_the_good_ones_stay(
     assert errors[12].startswith("must be a JSON object, got RecursionError")
     assert errors[13] == ("`prompt` must have at most 40 tokens, got 41; shorten it or raise `model.max_length`")
     assert all("\n" not in error for error in errors.values())
+
+
+def test_a_text_that_is_far_too_long_is_refused_by_its_characters_without_tokenising_it(tmp_path):
+    limit = 64 * 40 + 4096
+    path = written(tmp_path, {"prompt": "b" * limit}, {"prompt": "b" * (limit + 1)}, {"prompt": "a"})
+    tail = "; shorten it or raise `model.max_length`"
+    assert [refused.error for refused in load(path).refused] == [
+        f"`prompt` must have at most 40 tokens, got {limit + 1}{tail}",
+        f"`prompt` must have at most 40 tokens, got {limit + 1:,} characters{tail}",
+    ]
+    assert {refused.cause for refused in load(path).refused} == {"prompt_too_long"}
 
 
 def test_a_refused_row_has_an_identity_for_events():

@@ -58,7 +58,7 @@ def test_a_group_is_scored_in_another_process_and_errors_come_back():
 
     scores = asyncio.run(run())
     assert scores.components == {"r": [1.0, None]}
-    assert scores.errors == {1: ("reward_error", "r: ValueError: a bad completion")}
+    assert scores.errors == {1: ("reward_error", 'r: the function raised "ValueError: a bad completion"')}
 
 
 def test_unicode_and_a_megabyte_pass_unharmed():

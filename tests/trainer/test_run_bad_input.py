@@ -93,6 +93,14 @@ def test_an_unknown_fault_lists_the_faults(config: RunConfig, tmp_path: Path) ->
     nothing_left(tmp_path)
 
 
+def test_a_fault_that_would_begin_after_the_last_step_is_refused(tmp_path: Path) -> None:
+    refused(
+        tocsin("demo", "--fault", "nan", "--onset", "500", "--steps", "120", cwd=tmp_path),
+        "--onset must be below --steps = 120, got 500",
+    )
+    nothing_left(tmp_path)
+
+
 def test_an_unknown_rule_lists_the_rules(config: RunConfig, tmp_path: Path) -> None:
     refused(trained(changed(config, tmp_path, "diagnostics", "disable", to=["RWD999"])), "RWD999", "RWD001")
 
