@@ -7,6 +7,7 @@ thread is its own, a trainer that hangs still gets a clock, and rules about hang
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -273,8 +274,12 @@ class Monitor:
         return before == 0
 
     def _complain(self, what: str, message: str) -> None:
-        """Count a failure, and log the first of its kind with its traceback."""
-        if self._lose(what):
+        """Count the failure that is being handled, and log the first of its kind; a bug with its traceback."""
+        if not self._lose(what):
+            return
+        if isinstance(sys.exception(), OSError):
+            log.error("tocsin monitor: %s; later failures of this kind are only counted", message)
+        else:
             log.exception("tocsin monitor: %s; later failures of this kind are only counted", message)
 
 

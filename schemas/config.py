@@ -181,6 +181,7 @@ class CheckpointConfig(Model):
     every: Count = 100
     """Optimizer steps; 0 keeps only the last one of the run."""
     keep: PositiveInt = 2
+    """Newest checkpoints that are kept; the one with the best held-out mean reward stays beside them."""
 
 
 class DeviceConfig(Model):

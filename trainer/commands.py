@@ -23,6 +23,10 @@ def train(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its newest checkpoint.")
     ] = None,
+    from_step: Annotated[
+        int | None,
+        typer.Option("--from", min=0, metavar="STEP", help="With --resume: the newest checkpoint at or before STEP."),
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Train a language model by asynchronous GRPO. Exit code 0: completed, 1: failed, 2: bad input.
@@ -35,9 +39,11 @@ def train(
     """
     if (config is None) == (resume is None):
         _refuse(ConfigError("train: give either CONFIG.toml or --resume RUN; `tocsin demo` needs neither"))
+    if from_step is not None and resume is None:
+        _refuse(ConfigError("train: --from goes with --resume RUN"))
     try:
         if resume is not None:
-            code = resume_run(resume, runs_dir, settings or [])
+            code = resume_run(resume, runs_dir, settings or [], from_step)
         else:
             assert config is not None
             code = new_run(read_config(config, settings or []), runs_dir, config.stem, None)

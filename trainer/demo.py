@@ -43,7 +43,7 @@ def demo_config(folder: Path, *, seed: int, steps: int, fault: FaultConfig | Non
         ),
         optimizer=OptimizerConfig(schedule="linear", warmup_steps=min(10, steps // 10)),
         evaluation=EvaluationConfig(every=50, prompts=512),
-        checkpoint=CheckpointConfig(every=100),
+        checkpoint=CheckpointConfig(every=50, keep=2),
         fault=fault,
     )
 

@@ -103,12 +103,15 @@ def new_run(config: RunConfig, runs_dir: Path, name: str, prepare: Callable[[Pat
         return _attempt(writer, config, prepare, attempt=1, overrides=None)
 
 
-def resume_run(run: str, runs_dir: Path, settings: list[str]) -> int:
-    """Take up a run at its newest checkpoint; returns the exit code. Raises `ValueError` for bad input."""
+def resume_run(run: str, runs_dir: Path, settings: list[str], from_step: int | None = None) -> int:
+    """Take up a run at its newest checkpoint, or the newest one at or before `from_step`; returns the exit code.
+
+    Raises `ValueError` for bad input.
+    """
     folder = find_run(run, runs_dir)
     manifest = read_manifest(folder)
     with RunWriter(folder, manifest.run_id) as writer:
-        _, state = read_latest(folder)
+        _, state = read_latest(folder, from_step)
         if state.step >= manifest.config.steps:
             raise ConfigError(f"`{manifest.run_id}` must have steps left to resume, and all {state.step} are done")
         overrides = parse_settings(settings)
@@ -119,7 +122,7 @@ def resume_run(run: str, runs_dir: Path, settings: list[str]) -> int:
         check_inputs(manifest.config)
         continued = continue_manifest(folder, state.step)
         attempt = len(continued.attempts)
-        return _attempt(writer, manifest.config, None, attempt=attempt, overrides=overrides)
+        return _attempt(writer, manifest.config, None, attempt=attempt, overrides=overrides, from_step=from_step)
 
 
 def _attempt(
@@ -129,6 +132,7 @@ def _attempt(
     *,
     attempt: int,
     overrides: dict[str, KnobSetting] | None,
+    from_step: int | None = None,
 ) -> int:
     os.environ.update(thread_environment(config.device.threads))
     # Started first, so that the imports of its sampler overlap with ours.
@@ -150,7 +154,8 @@ def _attempt(
                 if prepare is not None:
                     config = prepare(writer.folder, progress)
                     begin_manifest(writer.folder, writer.run_id, config)
-                plan = Plan(config, writer.folder, writer.run_id, attempt, overrides is not None, overrides or {})
+                resume = overrides is not None
+                plan = Plan(config, writer.folder, writer.run_id, attempt, resume, overrides or {}, from_step)
                 ending = Run(plan, writer, rollout, progress).execute(stop)
         except KeyboardInterrupt:
             remove_unstarted(writer)

@@ -160,7 +160,11 @@ class TrainLoop:
         parts, position = self.parts, self.position
         parts.store.flush()
         aside = parts.checkpoints.begin(position.step)
-        parts.learner.save(aside)
+        try:
+            parts.learner.save(aside)
+        except OSError:
+            parts.checkpoints.discard()  # a full disk has to take the end of the record yet
+            raise
         state = CheckpointState(
             step=position.step,
             sampler_version=position.sampler_version,
@@ -322,7 +326,9 @@ class TrainLoop:
     def _note_evaluations(self) -> None:
         results, self.parts.rollout.evaluated = self.parts.rollout.evaluated, []
         for result in results:
-            self.parts.emit(evaluation_event("held-out", result))
+            event = evaluation_event("held-out", result)
+            self.parts.checkpoints.results[event.version] = as_float(event.reward_mean)
+            self.parts.emit(event)
 
     def _save_when_due(self) -> None:
         self._note_evaluations()

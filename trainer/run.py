@@ -5,9 +5,10 @@ run:     TrainLoop until done, interrupted or failed
 end:     checkpoint, `run_ended`, children stopped, files closed
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +18,7 @@ from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.feed import EVENTS_FILE, Record, RunWriter
 from tocsin.diagnostics.monitor import Monitor, MonitorCost
 from tocsin.diagnostics.reader import read_events
+from tocsin.schemas.base import as_float
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.control import ControlRequest
 from tocsin.schemas.event import BaseEvent
@@ -27,6 +29,7 @@ from tocsin.trainer.control import ControlDoor, Desk
 from tocsin.trainer.control_memory import read_earlier
 from tocsin.trainer.data import Ints
 from tocsin.trainer.devices import describe_device
+from tocsin.trainer.disk import write_problem
 from tocsin.trainer.learner import Learner, OutOfMemory
 from tocsin.trainer.ledger import GroupLedger
 from tocsin.trainer.loop import Parts, Position, TooManyNonFinite, TrainLoop
@@ -39,6 +42,8 @@ from tocsin.trainer.rollout_store import RolloutStore
 from tocsin.trainer.run_folder import versions
 from tocsin.trainer.signals import StopFlag
 from tocsin.trainer.weights import Probe, WeightStore, probe_tokens
+
+log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 10.0
 
@@ -56,6 +61,8 @@ class Plan:
     resume: bool
     overrides: dict[str, KnobValue]
     """Knob values for a resumed run, from `--set`."""
+    from_step: int | None = None
+    """Step that a resumed run goes back to, or to the checkpoint before it."""
 
 
 @dataclass(slots=True)
@@ -76,8 +83,8 @@ class _Start:
     knobs: Knobs
     state: CheckpointState | None
     rewound_from_step: int
-    evaluated: frozenset[int] = frozenset()
-    """Versions whose evaluation was reported."""
+    evaluated: dict[int, float] = field(default_factory=dict)
+    """Mean held-out reward by version, of the past that the checkpoint has."""
 
 
 class Run:
@@ -109,7 +116,6 @@ class Run:
             stack.callback(weights.close)
             door = self._door(start, learner, (train, held_out), stop)
             parts = self._parts(start, learner, train, weights, door)
-            stack.callback(parts.store.close)
             self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
             loop = TrainLoop(parts, start.knobs, start.position)
             self.at(start.position)
@@ -151,11 +157,14 @@ class Run:
             yield ending
         except Interrupted:
             ending.outcome = "interrupted"
-            loop.save()
+            self._last_write(ending, loop.save)
         except (RolloutError, RolloutInputError, OutOfMemory, TooManyNonFinite) as error:
             ending.error = str(error)
             if not isinstance(error, TooManyNonFinite):
-                loop.save()
+                self._last_write(ending, loop.save)
+        except OSError as error:
+            ending.error = write_problem(self.plan.folder, error)
+            log.debug("the attempt ended with this", exc_info=error)
         except ValueError as error:
             # Bad input was found before the first event; from here on a `ValueError` is a bug and shows where.
             ending.error = f"{type(error).__name__}: {error}"
@@ -164,10 +173,20 @@ class Run:
             ending.error = f"{type(error).__name__}: {error}"
             raise
         finally:
+            self._last_write(ending, loop.parts.store.close)
             self.rollout.ledger.drop_open("run_ended")
             loop.parts.control.close()
             self.emit(RunEnded(outcome=ending.outcome, error=ending.error))
             self.monitor.close(CLOSE_TIMEOUT_S)
+
+    def _last_write(self, ending: Ending, write: Callable[[], object]) -> None:
+        """Call `write`; a disk that refuses makes the outcome a failure, and the first reason stays."""
+        try:
+            write()
+        except OSError as error:
+            ending.outcome = "failed"
+            ending.error = ending.error or write_problem(self.plan.folder, error)
+            log.debug("the last files could not be written", exc_info=error)
 
     def _door(
         self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], stop: StopFlag
@@ -205,14 +224,14 @@ class Run:
             probe=Probe(self.config.model.dtype, tolerance),
             probe_ids=probe_tokens(train.prompts, learner.vocab_size, self.config.seed, limit=learner.max_length),
             store=RolloutStore(folder / "rollouts", attempt=self.plan.attempt),
-            checkpoints=CheckpointWriter(folder, self.config.checkpoint.keep),
+            checkpoints=CheckpointWriter(folder, self.config.checkpoint.keep, start.evaluated),
             resources=ResourceSampler(folder),
             control=control,
             emit=self.emit,
             at=self.at,
             event_seq=lambda: self.writer.last_event_seq,
             versions=versions(),
-            evaluated=start.evaluated,
+            evaluated=frozenset(start.evaluated),
         )
 
     def _setup(self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], probe: Ints) -> Setup:
@@ -277,14 +296,17 @@ def _starting_point(plan: Plan) -> _Start:
     """The model and position to start from. Raises `CheckpointError`."""
     if not plan.resume:
         return _Start(plan.config.model.path, Position(), plan.config.knobs, None, 0)
-    folder, state = read_latest(plan.folder)
+    folder, state = read_latest(plan.folder, plan.from_step)
     position = Position(state.step, state.step, state.sampler_version, state.config_generation)
-    last, evaluated = 0, set()
+    last, evaluated = 0, dict[int, float]()
     for event in read_events(plan.folder / EVENTS_FILE):
         last = max(last, event.step)
         if isinstance(event, EvaluationCompleted):
-            evaluated.add(event.version)
-    return _Start(folder, position, state.knobs, state, last, frozenset(evaluated))
+            evaluated[event.version] = as_float(event.reward_mean)
+        elif isinstance(event, RunResumed):
+            evaluated = {version: mean for version, mean in evaluated.items() if version <= event.checkpoint_step}
+    evaluated = {version: mean for version, mean in evaluated.items() if version <= state.step}
+    return _Start(folder, position, state.knobs, state, last, evaluated)
 
 
 def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]:

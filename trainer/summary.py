@@ -139,6 +139,8 @@ def _shown(folder: Path) -> str:
 
 
 def _next(folder: Path, outcome: str) -> Rows:
+    if not folder.is_dir():
+        return
     is_default = folder.absolute().parent == Path.cwd() / "runs"
     run = shlex.quote(folder.name if is_default else _shown(folder))
     commands = [f"tocsin status {run}", f"tocsin feed {run}"]

@@ -81,6 +81,37 @@ def test_a_checkpoint_is_never_removed_in_favour_of_a_later_one_that_the_run_fel
     assert names(tmp_path) == ["step-000060"]
 
 
+def test_the_best_checkpoint_stays_beside_the_newest(tmp_path: Path):
+    writer = CheckpointWriter(tmp_path, 1, {50: 0.7, 0: 0.9, 60: float("nan")})
+    for step in (50, 100, 150):
+        writer.commit(writer.begin(step), state(step))
+        writer.results[step] = {50: 0.7, 100: 0.8, 150: 0.1}[step]
+    assert names(tmp_path) == ["step-000100", "step-000150"]
+    writer.commit(writer.begin(200), state(200))
+    assert names(tmp_path) == ["step-000100", "step-000200"]
+
+
+def test_going_back_finds_the_newest_checkpoint_that_is_not_later(tmp_path: Path):
+    write(tmp_path, 50, 100, 150)
+    assert [read_latest(tmp_path, step)[1].step for step in (50, 99, 100, 149, 9999)] == [50, 50, 100, 100, 150]
+    with pytest.raises(CheckpointError, match=r"^--from must be .* got 49; there are: 50, 100, 150$"):
+        read_latest(tmp_path, 49)
+
+
+def test_a_run_that_went_back_drops_what_it_left_ahead_with_its_next_checkpoint_only(tmp_path: Path):
+    write(tmp_path, 50, 100, 150)
+    CheckpointWriter(tmp_path, 10).begin(60)
+    assert names(tmp_path) == ["step-000050", "step-000100", "step-000150"]
+    write(tmp_path, 60)
+    assert names(tmp_path) == ["step-000050", "step-000060"]
+
+
+def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        CheckpointWriter(tmp_path / "gone", 1).begin(5)
+    assert not (tmp_path / "gone").exists()
+
+
 def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path):
     writer = CheckpointWriter(tmp_path, 1)
     for generation in (1, 2):

@@ -169,6 +169,10 @@ def test_neither_a_configuration_nor_a_run_to_resume_is_usage(tmp_path: Path) ->
     refused(tocsin("train", cwd=tmp_path), "give either CONFIG.toml or --resume RUN", "tocsin demo")
 
 
+def test_a_step_to_go_back_to_needs_a_run(config: RunConfig, tmp_path: Path) -> None:
+    refused(trained(write_config(config, tmp_path / "run.toml"), "--from", "3"), "--from goes with --resume RUN")
+
+
 def test_a_run_that_does_not_exist_cannot_be_resumed(tmp_path: Path) -> None:
     refused(tocsin("train", "--resume", "ghost", cwd=tmp_path), "got `ghost`", "tocsin demo")
 

@@ -1,6 +1,7 @@
 """Processes that die, reward functions that misbehave, rows that cannot be used: a run outlives what it can."""
 
 import json
+import shutil
 import signal
 from collections import Counter
 from dataclasses import dataclass
@@ -288,6 +289,27 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_message(tiny_policy: 
     assert recording.of(StepCompleted) == []
     assert {event.cause for event in recording.of(RolloutFailed)} == {"reward_error"}
     assert tocsin("status", recording.folder, cwd=folder).code == 1
+
+
+@pytest.mark.parametrize("struck", ["removed", "blocked"])
+def test_a_run_that_cannot_write_fails_with_one_line_and_its_summary(
+    tiny_policy: TinyPolicy, folder: Path, struck: str
+) -> None:
+    config = without_evaluation(tiny_config(tiny_policy, steps=30, checkpoint=CheckpointConfig(every=30)))
+    with start("train", write_config(config, folder / f"{struck}.toml"), runs_dir=folder / struck) as run:
+        run.until_step(2)
+        place = run.folder
+        if struck == "removed":
+            shutil.rmtree(place)
+        else:
+            (place / "checkpoints").write_text("in the way")
+        assert run.wait() == 1
+        stderr = run.stderr
+    assert "Traceback" not in stderr
+    assert "failed at step" in stderr
+    words = "is gone: it was removed or moved" if struck == "removed" else "could not be written: "
+    assert words in " ".join(stderr.split())
+    assert place.exists() == (struck == "blocked")
 
 
 def test_ctrl_c_during_start_up_ends_at_once_and_leaves_nothing(tiny_policy: TinyPolicy, folder: Path) -> None:

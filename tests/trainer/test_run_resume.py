@@ -261,3 +261,17 @@ def test_a_completed_run_cannot_be_resumed(stopped: tuple[list[int], Recording])
     ]
     assert not done.imported_torch
     assert (recording.folder / "run.json").read_bytes() == before
+
+
+def test_a_run_goes_back_to_the_checkpoint_before_a_step(tiny_policy: TinyPolicy, tmp_path: Path) -> None:
+    config = tiny_config(tiny_policy, steps=8, checkpoint=CheckpointConfig(every=2, keep=4))
+    first = train(config, tmp_path)
+    done = tocsin("train", "--resume", first.folder, "--from", "1", cwd=tmp_path)
+    assert (done.code, len(done.stderr.splitlines())) == (2, 1)
+    assert "--from must be at or after the first checkpoint, got 1; there are: 2, 4, 6, 8" in done.stderr
+    with start("train", "--resume", first.folder, "--from", "5", runs_dir=tmp_path / "runs") as again:
+        assert again.wait() == 0, again.stderr
+    recording = Recording(first.folder)
+    (resumed,) = recording.of(RunResumed)
+    assert (resumed.checkpoint_step, resumed.rewound_from_step) == (4, 8)
+    assert [event.step for event in recording.of(StepCompleted, attempt=2)] == [5, 6, 7, 8]
