@@ -142,7 +142,7 @@ def _attempt(
     with StopFlag() as stop:
         rollout = RolloutClient(config)
         try:
-            rollout.wait_until_ready()
+            requires = rollout.wait_until_ready().requires
             from tocsin.trainer.models import silence_transformers  # noqa: PLC0415
             from tocsin.trainer.progress import Progress  # noqa: PLC0415
             from tocsin.trainer.run import Plan, Run  # noqa: PLC0415
@@ -155,7 +155,7 @@ def _attempt(
                     config = prepare(writer.folder, progress)
                     begin_manifest(writer.folder, writer.run_id, config)
                 resume = overrides is not None
-                plan = Plan(config, writer.folder, writer.run_id, attempt, resume, overrides or {}, from_step)
+                plan = Plan(config, writer.folder, writer.run_id, attempt, resume, overrides or {}, from_step, requires)
                 ending = Run(plan, writer, rollout, progress).execute(stop)
         except KeyboardInterrupt:
             remove_unstarted(writer)

@@ -65,7 +65,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The process is up and waits for its first message."""
+    """The process is up, has loaded the reward functions, and waits for its first message."""
+
+    requires: dict[str, frozenset[str]]
+    """By reward label, the arguments without a default that the function must get."""
 
 
 @dataclass(frozen=True, slots=True)

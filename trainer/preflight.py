@@ -1,9 +1,11 @@
-"""What can be refused within a second: before torch is imported and before there is a run folder."""
+"""What can be refused before a run begins: most of it within a second, before torch is imported."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tocsin.schemas.config import ModelConfig, RunConfig
+from tocsin.trainer.data import Prompt
 from tocsin.trainer.sources import DataError, check_source
 
 MODEL_FILE: Final = "config.json"
@@ -21,6 +23,23 @@ def check_inputs(config: RunConfig) -> None:
             problems.append(str(error))
     if found := [problem for problem in problems if problem]:
         raise ValueError("\n".join(dict.fromkeys(found)))
+
+
+def check_arguments(requires: Mapping[str, frozenset[str]], prompts: Sequence[Prompt]) -> None:
+    """Raises `ValueError` for a reward function that must get an argument which no row of the data has.
+
+    `requires` has the arguments without a default, by reward label. A column that only some rows lack costs those
+    rows. Without a prompt nothing is known.
+    """
+    columns = sorted({name for prompt in prompts for name in prompt.columns})
+    for label, names in requires.items() if prompts else ():
+        unknown = sorted(names - {"completions", "prompts", *columns})
+        if unknown:
+            form = ", ".join(["completions", "prompts", *filter(str.isidentifier, columns), "**kwargs"])
+            raise ValueError(
+                f"reward function `{label}` must take `completions`, `prompts` and columns of the data by name, got "
+                f"{', '.join(f'`{name}`' for name in unknown)}; write it as `def {label}({form}) -> list[float]`"
+            )
 
 
 def _model_problem(config: ModelConfig) -> str:

@@ -6,7 +6,7 @@ a main thread. The rollout process owns the pool; its event loop never waits for
     pool -> worker   (completions, prompts, columns)      8-byte length, then a pickle
     worker -> pool   `Scores`
 
-Before the first exchange a worker says whether its reward functions could be loaded.
+Before the first exchange a worker says which arguments its reward functions require, or why one could not be loaded.
 """
 
 import asyncio
@@ -52,6 +52,8 @@ class RewardWorkers:
     def __init__(self, config: RewardWorkerConfig, rewards: Sequence[RewardConfig]) -> None:
         self.config = config
         self.rewards = tuple(rewards)
+        self.requires: dict[str, frozenset[str]] = {}
+        """By label, the arguments without a default that a function must get; known after `start`."""
         self.restarts = 0
         """Workers that were replaced."""
         self._workers: list[_Worker] = []
@@ -72,6 +74,7 @@ class RewardWorkers:
         except BaseException:  # no process may outlive a failed or cancelled start
             await self.close()
             raise
+        self.requires = self._workers[0].requires
         for worker in self._workers:
             self._free.put_nowait(worker)
 
@@ -129,6 +132,7 @@ class _Worker:
         self._reader = reader
         self._writer = writer
         self._is_ready = False
+        self.requires: dict[str, frozenset[str]] = {}
         # Without `close`, the end of the pool's process would wait for its children first, and they for it.
         self._at_exit = Finalize(None, self._kill_group, exitpriority=10)
 
@@ -153,15 +157,15 @@ class _Worker:
             return
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                problem = await self._receive()
+                answer = await self._receive()
         except TimeoutError:
             raise RewardError(f"reward functions must load within {START_TIMEOUT_S:g} s; import less") from None
         except (EOFError, OSError) as error:
             await self.kill()
             raise RewardError(f"reward worker {self.ending()} while it loaded the reward functions") from error
-        if problem is not None:
-            raise RewardError(problem)
-        self._is_ready = True
+        if isinstance(answer, str):
+            raise RewardError(answer)
+        self.requires, self._is_ready = answer, True
 
     async def exchange(self, job: Any) -> Any:
         """Send a job, wait for its answer. Raises `EOFError` or `OSError` when the worker is gone."""
@@ -228,7 +232,7 @@ def worker_main(channel: socket.socket, rewards: Sequence[RewardConfig]) -> None
         except RewardError as error:
             _send(stream, str(error))
             return
-        _send(stream, None)
+        _send(stream, {function.label: function.requires for function in functions})
         while header := stream.read(LENGTH.size):
             (length,) = LENGTH.unpack(header)
             completions, prompts, columns = pickle.loads(stream.read(length))

@@ -59,7 +59,7 @@ async def _run(connection: Connection, config: RunConfig) -> None:
     try:
         # Before anything else, so that a reward function that cannot be loaded is refused within seconds.
         await workers.start()
-        connection.send(Ready())
+        connection.send(Ready(workers.requires))
         setup = await inbox.get()
         if isinstance(setup, Setup):
             await _Rollout(connection, inbox, sampler, workers, setup).run()

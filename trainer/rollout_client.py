@@ -1,7 +1,6 @@
 """The learner's hand on the rollout process: starts it, feeds it, keeps the books, replaces it when it dies.
 
-Everything that must survive the rollout process is kept here: which slots are open, which groups wait in the queue,
-and the ledger. `collect` returns the groups of one step, whole and in order.
+What must survive the process is kept here: slots, queue and ledger. `collect` returns a step's groups.
 """
 
 import contextlib
@@ -131,14 +130,16 @@ class RolloutClient:
         self._messages = queue.Queue()
         read_in_thread(self._connection, self._messages.put, name="rollout")
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> Ready:
         """Block until the reward functions are loaded. Raises `RolloutInputError` when they cannot be."""
         message = self._messages.get()
         if isinstance(message, Fatal):
             self._end(message)
         if isinstance(message, PipeClosed):
             raise RolloutInputError("the rollout process ended while it started; see the messages above")
+        assert isinstance(message, Ready)
         self._messages.put(message)  # nobody records events yet
+        return message
 
     def setup(self, setup: Setup) -> None:
         """Hand over everything the process needs, once."""
@@ -320,8 +321,7 @@ class RolloutClient:
         self._send(replace(self._setup, next_step=self.next_step, next_index=self.next_index, reissue=_by_step(lost)))
         if self._last_sync is not None:
             self._send(self._last_sync)
-            if self._pending_evaluation is not None:
-                # The new process has the newest weights only.
+            if self._pending_evaluation is not None:  # the new process has the newest weights only
                 self._pending_evaluation = Evaluate(self._last_sync.version)
                 self._send(self._pending_evaluation)
         self.emit(ComponentHeartbeat(component="rollout", state="restarted", detail=f"{len(lost)} groups issued again"))

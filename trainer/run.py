@@ -6,7 +6,7 @@ end:     checkpoint, `run_ended`, children stopped, files closed
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ from tocsin.trainer.learner import Learner, OutOfMemory
 from tocsin.trainer.ledger import GroupLedger
 from tocsin.trainer.loop import Parts, Position, TooManyNonFinite, TrainLoop
 from tocsin.trainer.messages import Setup
+from tocsin.trainer.preflight import check_arguments
 from tocsin.trainer.progress import Progress
 from tocsin.trainer.prompts import PromptSet, Room, load_prompts
 from tocsin.trainer.resources import ResourceSampler
@@ -63,6 +64,8 @@ class Plan:
     """Knob values for a resumed run, from `--set`."""
     from_step: int | None = None
     """Step that a resumed run goes back to, or to the checkpoint before it."""
+    requires: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By reward label, the arguments that the function must get."""
 
 
 @dataclass(slots=True)
@@ -110,6 +113,8 @@ class Run:
             self.rollout.ledger = GroupLedger.resumed(start.state.ledger)
         self.progress.stage("reading the prompts")
         train, held_out = _prompts(self.config, learner)
+        for prompt_set in (train, held_out):
+            check_arguments(self.plan.requires, prompt_set.prompts)
         self.rollout.emit, self.rollout.should_stop = self.emit, stop.is_set
         with ExitStack() as stack:
             weights = WeightStore()

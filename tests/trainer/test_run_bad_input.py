@@ -165,6 +165,17 @@ def test_a_reward_function_that_cannot_be_loaded_is_refused(
     assert not done.imported_torch
 
 
+def test_a_reward_function_that_the_data_cannot_satisfy_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("def brevity(*, completion, **columns):\n    return [1.0]\n")
+    done = trained(changed(config, tmp_path, "rewards", to=[{"function": "here:brevity"}]))
+    assert done.code == 2
+    assert "Traceback" not in done.stderr
+    line = (
+        "reward function `brevity` must take `completions`, `prompts` and columns of the data by name, got `completion`"
+    )
+    assert line in done.stderr
+
+
 def test_neither_a_configuration_nor_a_run_to_resume_is_usage(tmp_path: Path) -> None:
     refused(tocsin("train", cwd=tmp_path), "give either CONFIG.toml or --resume RUN", "tocsin demo")
 
