@@ -27,6 +27,7 @@ class ModelConfig(Model):
     """Precision of the forward pass and of the sampler's weights. The learner keeps float32 weights, and log-probs are
     always taken in float32."""
     attention: Literal["sdpa", "eager"] = "sdpa"
+    """Attention kernel of transformers: `sdpa` is fused, `eager` is the reference."""
     max_length: PositiveInt | None = None
     """Longest prompt plus completion, in tokens; by default what the model's configuration allows."""
 
@@ -41,6 +42,7 @@ class DataConfig(Model):
     split: str = "train"
     """Split of a `datasets` data set for `train`."""
     evaluation_split: str = "test"
+    """Split of a `datasets` data set for `evaluation`."""
     prompt_column: str = "prompt"
     """Text, or a list of messages with `role` and `content` when `chat_template` is on."""
     chat_template: bool = False
@@ -67,6 +69,7 @@ class RewardConfig(Model):
     name: str | None = None
     """Name in events; by default the last part of `function`."""
     weight: FiniteFloat = 1.0
+    """Factor of this function in the total reward. May be negative."""
     answer_column: str = "answer"
     """Column that a built-in verifier compares with."""
     pattern: str | None = None
@@ -137,10 +140,15 @@ class OptimizerConfig(Model):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """`linear` and `cosine` decay to zero at the last step."""
     warmup_steps: Count = 0
+    """Optimizer steps in which the learning rate rises linearly to its peak."""
     beta1: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.9
+    """AdamW: decay of the mean of the gradients."""
     beta2: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.999
+    """AdamW: decay of the mean of their squares."""
     eps: Annotated[FiniteFloat, Field(gt=0)] = 1e-8
+    """AdamW: added to the root of the mean of squares."""
     weight_decay: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    """AdamW: decoupled decay per step, times the learning rate."""
     max_nonfinite_steps: PositiveInt = 3
     """Consecutive skipped updates after which the run stops, with a checkpoint of the last good weights."""
 
@@ -155,12 +163,14 @@ class SamplerConfig(Model):
     timeout_s: PositiveSeconds = 300.0
     """One batch or one weight sync; then the sampler counts as dead and is started again."""
     max_restarts: Count = 3
+    """Times a dead sampler is started again in one run."""
 
 
 class RewardWorkerConfig(Model):
     """`[reward_workers]`: processes that run the reward functions and can be killed."""
 
     num: PositiveInt = 1
+    """Worker processes; each scores one group at a time."""
     timeout_s: PositiveSeconds = 30.0
     """For one group. Its completions then count as failed, not as reward 0."""
     max_consecutive_failures: PositiveInt = 64
@@ -173,6 +183,7 @@ class EvaluationConfig(Model):
     every: Count = 50
     """Optimizer steps between evaluations, besides the first and the last; 0 turns the ones between off."""
     prompts: PositiveInt = 256
+    """Held-out prompts used, the first ones of the data."""
 
 
 class CheckpointConfig(Model):
@@ -188,7 +199,9 @@ class DeviceConfig(Model):
     """`[device]`: where the learner computes."""
 
     learner: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Device of the learner; `auto` is the first accelerator, else the CPU."""
     sampler: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Device of the local sampler; `auto` is that of the learner."""
     threads: PositiveInt = 1
     """CPU threads of the learner and of the local sampler, each."""
     simulated_memory_gib: Annotated[FiniteFloat, Field(gt=0)] | None = None
@@ -223,6 +236,7 @@ class RunConfig(Model):
     steps: PositiveInt
     """Optimizer steps; a skipped or empty step counts."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Fixes the order of the prompts and the random numbers of every group."""
     model: ModelConfig
     data: DataConfig
     rewards: Annotated[list[RewardConfig], Field(min_length=1)]
