@@ -80,8 +80,9 @@ def status(
 ) -> None:
     """Show the writer, the newest metrics, and what is open.
 
-    A dead writer is exit code 3 whatever is on record; a run that ended is judged by what was open at its end. With
-    --json: one line of kind `status`, every open diagnostic, then the coverage record.
+    A dead writer is exit code 3 whatever is on record; a run that ended is judged by what was open at its end. Once
+    a run is over its events are judged again: a feed that lost something is exit code 3. With --json: one line of
+    kind `status`, every open diagnostic, then the coverage record.
 
     \b
     Example:
@@ -89,7 +90,7 @@ def status(
     """
     folder = find_run(run, runs_dir)
     replayed = judge_again(folder / EVENTS_FILE) if pending else None
-    seen = gather(folder, pending=replayed.engine.pending() if replayed else None)
+    seen = gather(folder, replayed=replayed)
     if json:
         show_json(seen.line(), *seen.active, *(seen.pending or []), *([seen.coverage] if seen.coverage else []))
     else:
@@ -137,7 +138,7 @@ def feed(  # noqa: PLR0913 one parameter per option is how typer declares them
         _show_page(page, json=json)
     if not json:
         note(f"next: tocsin feed {run} --since {page.next_cursor}{' (there is more)' if page.has_more else ''}")
-    ended = metrics(recent(folder / EVENTS_FILE))
+    ended = metrics(recent(folder / EVENTS_FILE), page.writer)
     raise typer.Exit(judge(page.active, page.writer, reader.coverage(), failed=ended.outcome == "failed"))
 
 
@@ -162,7 +163,7 @@ def watch(run: RunArgument, runs_dir: RunsDir = RUNS) -> None:
     """
     folder = find_run(run, runs_dir)
     watch_run(folder, StdoutConsole())
-    raise typer.Exit(gather(folder, pending=None).exit_code)
+    raise typer.Exit(gather(folder).exit_code)
 
 
 @app.command()

@@ -44,6 +44,14 @@ def status_view(status: Status) -> RenderableType:
     head.add_row("writer", writer_text(status.writer, status.metrics))
     for label, text in metric_lines(status.metrics):
         head.add_row(label, Text(text))
+    hint = f"`tocsin replay {render.clean(status.run_id)}` judges the events again"
+    if status.feed.state == "unreadable":
+        head.add_row("feed", Text(f"it cannot be read, so what is open is not known; {hint}", style="bold yellow"))
+        return head
+    if status.feed.state == "incomplete":
+        head.add_row("feed", Text(f"it is incomplete or was changed, or the rules were; {hint}", style="bold yellow"))
+    elif status.feed.why:
+        head.add_row("feed", Text(f"not compared with the events: {status.feed.why}", style=render.QUIET))
     parts: list[RenderableType] = [head, Text(), open_title(status)]
     parts += [open_view(item, hint=f"tocsin get {status.run_id} {item.id}") for item in status.active]
     if status.pending is not None:
@@ -57,15 +65,22 @@ def writer_text(writer: WriterState, metrics: Metrics) -> Text:
     age = "no event yet" if writer.last_event_age_s is None else f"last event {duration(writer.last_event_age_s)} ago"
     details = {
         "alive": age,
+        "starting": f"attempt {writer.attempt}; {age}",
         "stalled": f"{stall(writer)}; {age}",
         "dead": f"no process holds the run and it never said that it ended; {age}",
         "ended": f"{metrics.outcome or 'the run is over'}, {age}",
     }
-    text = Text.assemble((writer.state, render.WRITER_STYLES[writer.state]), f": {details[writer.state]}")
+    pause = "" if metrics.paused_by is None else f"{pause_text(metrics.paused_by, metrics.paused_s or 0.0)}; "
+    text = Text.assemble((writer.state, render.WRITER_STYLES[writer.state]), f": {pause}{details[writer.state]}")
     text.append(f", at step {writer.step}")
     if metrics.error:
         text.append(f"; {render.clean(metrics.error)}", style="red")
     return text
+
+
+def pause_text(actor: str, seconds: float) -> str:
+    """`paused by person:ada for 12 s`."""
+    return f"paused by {render.clean(actor)} for {duration(seconds)}"
 
 
 def stall(writer: WriterState) -> str:
@@ -92,13 +107,17 @@ def metric_lines(metrics: Metrics) -> list[tuple[str, str]]:
         lines.append(("reward", f"{render.number(metrics.reward_mean)}{rate}"))
     if metrics.evaluation is not None:
         reward, error = render.number(metrics.evaluation_reward), render.number(metrics.evaluation_reward_se)
-        lines.append(("held out", f"reward {reward} +- {error} ({render.clean(metrics.evaluation)})"))
+        what = render.clean(metrics.evaluation)
+        if metrics.evaluation_step is not None and metrics.evaluation_step < metrics.step:
+            what += f", step {metrics.evaluation_step}"
+        lines.append(("held out", f"reward {reward} ± {error} ({what})"))
     if metrics.staleness_p50 is not None:
         median, most = render.number(metrics.staleness_p50), render.number(metrics.staleness_max)
         lines.append(("staleness", f"median {median}, max {most}, bound {metrics.max_staleness}"))
     if metrics.learner_wait_frac is not None and metrics.sampler_wait_frac is not None:
-        waits = f"learner {metrics.learner_wait_frac:.0%}, sampler {metrics.sampler_wait_frac:.0%} of the step"
-        lines.append(("waits", waits))
+        # A wait that began before its step is longer than it.
+        learner, sampler = min(1.0, metrics.learner_wait_frac), min(1.0, metrics.sampler_wait_frac)
+        lines.append(("waits", f"learner {learner:.0%}, sampler {sampler:.0%} of the step"))
     return lines
 
 
@@ -153,7 +172,8 @@ def diagnostic_view(record: Diagnostic) -> RenderableType:
     """One diagnostic in full: facts, evidence, causes, actions, links."""
     head = labelled()
     head.add_row("id", Text(render.clean(record.id), style="bold"))
-    state = f"{record.state} ({record.reason}), {record.severity}, {record.kind}, episode {record.episode}"
+    reason = "" if record.reason == record.state else f" ({record.reason})"
+    state = f"{record.state}{reason}, {record.severity}, {record.kind}, episode {record.episode}"
     head.add_row("state", Text(state, style=render.record_style(record)))
     head.add_row("what", Text(render.clean(record.summary)))
     head.add_row("when", Text(_times(record)))

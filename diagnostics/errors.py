@@ -24,7 +24,8 @@ def judge(active: ActiveCounts, writer: WriterState, coverage: Coverage | None, 
     1. a dead writer is `CANNOT_TELL`, whatever is on record: nobody looks at the run any more;
     2. anything open, or a run that `failed`, is `OPEN`;
     3. a stalled writer, or no rule evaluated, is `CANNOT_TELL`: silence is not health;
-    4. the rest is `CLEAR`. A run that ended is judged by what was open at its end.
+    4. the rest is `CLEAR`. A run that ended is judged by what was open at its end, and one that starts by what its
+       earlier attempts left open.
     """
     if writer.state == "dead":
         return CANNOT_TELL

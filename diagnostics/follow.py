@@ -38,7 +38,7 @@ def follow(
     """
     page = first
     while True:
-        if not page.has_more and page.writer.state in ("alive", "stalled"):
+        if not page.has_more and page.writer.state in ("alive", "starting", "stalled"):
             time.sleep(poll_s)
         following = reader.page(page.next_cursor, limit=limit, min_severity=min_severity)
         if following.records or following.reset or following.writer.state != page.writer.state:

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 LOCK_FILE: Final = "writer.lock"
 PATIENCE_S: Final = 1.0
@@ -18,6 +18,16 @@ PATIENCE_S: Final = 1.0
 
 class RunLocked(ValueError):
     """Another process writes this run folder."""
+
+
+class Holder(NamedTuple):
+    """The process that holds a lock."""
+
+    pid: int
+    """0 when it has not written its id yet."""
+    host: str
+    since: float
+    """Unix time at which it took the lock."""
 
 
 def acquire(folder: Path) -> int:
@@ -63,8 +73,8 @@ def _owner(path: Path) -> tuple[int, str]:
         return 0, ""
 
 
-def has_writer(folder: Path) -> bool:
-    """Whether a living process writes this run folder.
+def living_writer(folder: Path) -> Holder | None:
+    """The living process that writes this run folder.
 
     The lock decides. A process that is gone while its lock is still held (a forked child kept the descriptor) does
     not count; its id means something only on its own host.
@@ -72,13 +82,14 @@ def has_writer(folder: Path) -> bool:
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        return None
     except BlockingIOError:
         pid, host = _owner(folder / LOCK_FILE)
-        return host != socket.gethostname() or _process_exists(pid)
+        lives = host != socket.gethostname() or _process_exists(pid)
+        return Holder(pid, host, os.fstat(descriptor).st_mtime) if lives else None
     finally:
         os.close(descriptor)
 

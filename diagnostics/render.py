@@ -26,7 +26,13 @@ SEVERITY_STYLES: Final = {"critical": "bold red", "warning": "bold yellow", "inf
 GOOD: Final = "green"
 QUIET: Final = "dim"
 HEALTH_STYLES: Final = {"ok": QUIET, "degraded": "bold yellow", "unknown": "yellow"}
-WRITER_STYLES: Final = {"alive": "green", "stalled": "bold yellow", "dead": "bold red", "ended": "bold"}
+WRITER_STYLES: Final = {
+    "alive": "green",
+    "starting": "cyan",
+    "stalled": "bold yellow",
+    "dead": "bold red",
+    "ended": "bold",
+}
 ACTION_STYLES: Final = {
     "applied": "bold",
     "target_met": GOOD,

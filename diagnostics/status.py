@@ -2,21 +2,25 @@
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from tocsin.diagnostics.errors import judge
+from tocsin.diagnostics.clock import unix_seconds
+from tocsin.diagnostics.errors import CANNOT_TELL, judge
 from tocsin.diagnostics.feed import EVENTS_FILE, parse_event
-from tocsin.diagnostics.jsonl import lines_backwards
+from tocsin.diagnostics.integrity import FeedCheck, FeedState, check_feed
+from tocsin.diagnostics.jsonl import NotAFeed, lines_backwards, read_header
 from tocsin.diagnostics.reader import FeedReader, count
+from tocsin.diagnostics.recording import Verdict
 from tocsin.diagnostics.runs import BadManifest, RunNotFound, read_manifest
 from tocsin.schemas.base import SCHEMA_VERSION, Model, Number
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import EvaluationCompleted, QueueSampled, RunEnded
+from tocsin.schemas.events import EvaluationCompleted, QueueSampled, RunContinued, RunEnded, RunPaused
 from tocsin.schemas.feed import ActiveCounts, WriterState
 
 E = TypeVar("E", bound=BaseEvent)
@@ -45,6 +49,12 @@ class Metrics(Model):
     """Name of the newest held-out evaluation."""
     evaluation_reward: Number | None = None
     evaluation_reward_se: Number | None = None
+    evaluation_step: int | None = None
+    """Optimizer step of the weights that were evaluated."""
+    paused_by: str | None = None
+    """Who made training stand still; absent while it goes on. Untrusted."""
+    paused_s: float | None = None
+    """How long ago that was."""
     outcome: str | None = None
     """How the run ended: completed, interrupted, failed; absent while it goes on."""
     error: str | None = None
@@ -66,6 +76,8 @@ WANTED: Final[dict[bytes, type[BaseEvent]]] = {
     b'"queue_sampled"': QueueSampled,
     b'"evaluation_completed"': EvaluationCompleted,
     b'"run_ended"': RunEnded,
+    b'"run_paused"': RunPaused,
+    b'"run_continued"': RunContinued,
 }
 """Event types by the text that a line of theirs contains, so that the other lines need no parsing."""
 
@@ -93,14 +105,16 @@ def recent(path: Path) -> Recent:
     return Recent(found)
 
 
-def metrics(events: Recent) -> Metrics:
-    """The numbers of `events` that a person asks for first."""
+def metrics(events: Recent, writer: WriterState) -> Metrics:
+    """The numbers of `events` that a person asks for first. How an attempt ended is over once the next one starts."""
     batch = events.newest(BatchConsumed)
     queue = events.newest(QueueSampled)
     evaluation = events.newest(EvaluationCompleted)
     ended = events.newest(RunEnded)
-    if ended is not None and ended.attempt < events.events[0].attempt:
+    if ended is not None and (ended.attempt < events.events[0].attempt or writer.state == "starting"):
         ended = None
+    pause = _pause(events) if writer.state in ("alive", "stalled") else None
+    paused_at = unix_seconds(pause.ts) if pause else None
     long_enough = queue is not None and queue.step_s > 0
     return Metrics(
         step=max((event.step for event in events.events[:1]), default=0),
@@ -114,9 +128,20 @@ def metrics(events: Recent) -> Metrics:
         evaluation=evaluation.name if evaluation else None,
         evaluation_reward=evaluation.reward_mean if evaluation else None,
         evaluation_reward_se=evaluation.reward_se if evaluation else None,
+        evaluation_step=evaluation.version if evaluation else None,
+        paused_by=pause.actor if pause else None,
+        paused_s=None if paused_at is None else max(0.0, time.time() - paused_at),
         outcome=ended.outcome if ended else None,
         error=ended.error if ended else None,
     )
+
+
+def _pause(events: Recent) -> RunPaused | None:
+    """The pause that the newest attempt is in."""
+    paused, continued = events.newest(RunPaused), events.newest(RunContinued)
+    if paused is None or paused.attempt < events.events[0].attempt:
+        return None
+    return None if continued is not None and continued.seq > paused.seq else paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +159,13 @@ class Status:
     coverage: Coverage | None
     pending: list[Diagnostic] | None
     """What has held for too short a time to be reported; none when it was not asked for."""
+    feed: FeedCheck
 
     @property
     def exit_code(self) -> int:
-        """What the process exits with; see `errors.judge`."""
+        """What the process exits with; see `errors.judge`. A feed that lost something proves nothing."""
+        if self.feed.state in ("incomplete", "unreadable"):
+            return CANNOT_TELL
         return judge(count(self.active), self.writer, self.coverage, failed=self.metrics.outcome == "failed")
 
     def line(self) -> "StatusLine":
@@ -150,6 +178,7 @@ class Status:
             metrics=self.metrics,
             active=count(self.active),
             health=self.coverage.health if self.coverage else "unknown",
+            feed=self.feed.state,
             exit_code=self.exit_code,
         )
 
@@ -166,23 +195,34 @@ class StatusLine(Model):
     metrics: Metrics
     active: ActiveCounts
     health: Literal["ok", "degraded", "unknown"]
+    feed: FeedState
+    """Whether the feed of a run that is over agrees with its events."""
     exit_code: int
 
 
-def gather(folder: Path, *, pending: list[Diagnostic] | None) -> Status:
-    """The status of a run now. Raises `NotAFeed` when the folder has no feed."""
+def gather(folder: Path, *, replayed: Verdict | None = None) -> Status:
+    """The status of a run now; `replayed` adds what is pending. Raises `NotAFeed` when it has no feed and no events."""
     reader = FeedReader(folder)
     writer = reader.writer_state()  # first: what an ended run left open is then complete
     run_id, task = _identity(folder)
+    active: list[Diagnostic] = []
+    coverage, feed = None, FeedCheck("unreadable")
+    try:
+        active, coverage = reader.active(), reader.coverage()
+        is_over = writer.state in ("ended", "dead")
+        feed = check_feed(folder, active, replayed) if is_over else FeedCheck("unchecked")
+    except NotAFeed:
+        read_header(folder / EVENTS_FILE, "events")  # raises when these are gone as well
     return Status(
         run_id=run_id,
         folder=folder,
         task=task,
         writer=writer,
-        metrics=metrics(recent(folder / EVENTS_FILE)),
-        active=reader.active(),
-        coverage=reader.coverage(),
-        pending=pending,
+        metrics=metrics(recent(folder / EVENTS_FILE), writer),
+        active=active,
+        coverage=coverage,
+        pending=None if replayed is None else replayed.engine.pending(),
+        feed=feed,
     )
 
 

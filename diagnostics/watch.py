@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tocsin.diagnostics import render
-from tocsin.diagnostics.display import duration, stall
+from tocsin.diagnostics.display import duration, pause_text, stall
 from tocsin.diagnostics.feed import EVENTS_FILE, parse_event
 from tocsin.diagnostics.history import History
 from tocsin.diagnostics.jsonl import lines, read_header
@@ -26,7 +26,7 @@ from tocsin.diagnostics.runs import read_manifest
 from tocsin.schemas.actions import ActionRecord
 from tocsin.schemas.diagnosis import Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import RunEnded, RunResumed
+from tocsin.schemas.events import RunContinued, RunEnded, RunPaused, RunResumed
 from tocsin.schemas.feed import Page, WriterState
 
 REFRESH_S: Final = 0.5
@@ -91,6 +91,8 @@ class Watcher:
         self.steps = read_manifest(folder).config.steps
         self.history = self._fresh()
         self.ended: RunEnded | None = None
+        self.pause: RunPaused | None = None
+        """What training stands still for."""
         self.writer: WriterState | None = None
         self._tail = EventTail(folder / EVENTS_FILE)
         self._reader = FeedReader(folder)
@@ -123,6 +125,10 @@ class Watcher:
             self.history, self.ended = self._fresh(), None
             self.history.began = event.mono
         self.ended = event if isinstance(event, RunEnded) else self.ended
+        if isinstance(event, RunPaused):
+            self.pause = event
+        elif isinstance(event, RunContinued | RunResumed | RunEnded):
+            self.pause = None
         self.history.observe(event)
 
     def _page(self) -> Page:
@@ -142,8 +148,11 @@ class Watcher:
         age = self.writer.last_event_age_s
         seen = "no event yet" if age is None else f"last event {duration(age)} ago"
         outcome = f": {self.ended.outcome}" if self.ended and self.writer.state == "ended" else ""
+        attempt = f": attempt {self.writer.attempt}" if self.writer.state == "starting" else ""
         why = f" ({stall(self.writer)})" if self.writer.state == "stalled" else ""
-        said = f"{self.writer.state}{outcome}{why}"
+        if self.pause is not None and self.writer.state in ("alive", "stalled"):
+            why += f", {pause_text(self.pause.actor, self.clock() - self.pause.mono)}"
+        said = f"{self.writer.state}{outcome}{attempt}{why}"
         return Text.assemble((said, style), f", {seen}  ", (self.folder.name, render.QUIET))
 
     def panel(self, width: int) -> RenderableType:

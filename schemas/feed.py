@@ -65,8 +65,11 @@ class ActiveCounts(Model):
 class WriterState(Model):
     """Whether anybody still writes. Computed by the reader from lock, process and age; never taken from the file."""
 
-    state: Literal["alive", "stalled", "dead", "ended"]
-    """`stalled`: the process lives and has said nothing for long. `dead`: it is gone and never said that it ended."""
+    state: Literal["alive", "starting", "stalled", "dead", "ended"]
+    """`starting`: the process lives and loads, and its attempt has said nothing yet. `stalled`: it has said nothing
+    for too long. `dead`: it is gone and never said that it ended."""
+    attempt: Count | None = None
+    """The attempt that is starting, from 1; absent in other states."""
     last_event_age_s: FiniteFloat | None = None
     """Seconds since the last line of `events.jsonl`; absent when there is none."""
     step: Count

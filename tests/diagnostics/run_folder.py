@@ -28,13 +28,29 @@ def example(kind: type[Any], **changes: Any) -> Any:
 
 
 class Run:
-    """A run folder below `tmp_path / runs`, held open by its writer until `kill` or `end`."""
+    """A run folder below `runs_dir`, held open by its writer until `kill` or `end`.
 
-    def __init__(self, runs_dir: Path, run_id: str = RUN, devices: Sequence[DeviceInfo] = (CPU,)) -> None:
+    `declared` is the number of the newest attempt in the manifest; without `started` it has said nothing yet.
+    """
+
+    def __init__(
+        self,
+        runs_dir: Path,
+        run_id: str = RUN,
+        devices: Sequence[DeviceInfo] = (CPU,),
+        *,
+        declared: int = 1,
+        started: bool = True,
+    ) -> None:
         self.folder = runs_dir / run_id
         self.writer = RunWriter(self.folder, run_id)
-        write_manifest(self.folder, MANIFEST.model_copy(update={"run_id": run_id}))
-        self.event(RunStarted, step=0, devices=list(devices))
+        # No release: what is recorded here is written by hand, and no engine would say it.
+        unknown = {"python": "3.11"}
+        attempts = [MANIFEST.attempts[0].model_copy(update={"attempt": number + 1}) for number in range(declared)]
+        changes = {"run_id": run_id, "versions": unknown, "attempts": attempts}
+        write_manifest(self.folder, MANIFEST.model_copy(update=changes))
+        if started:
+            self.event(RunStarted, step=0, devices=list(devices))
 
     def event(self, kind: type[BaseEvent], **changes: Any) -> None:
         self.writer.event(example(kind, **{"ts": utc_text(), "attempt": 1, **changes}))

@@ -1,11 +1,15 @@
 """What each command prints, for people and as JSON Lines."""
 
+import time
+
 import pytest
 
 from tests.diagnostics.run_folder import RUN, Run, example, lines
 from tocsin.diagnostics.cli import main
+from tocsin.diagnostics.clock import utc_text
 from tocsin.schemas.base import NonFinite
 from tocsin.schemas.diagnosis import Diagnostic
+from tocsin.schemas.events import EvaluationCompleted, RunContinued, RunPaused
 
 
 def test_status_shows_writer_metrics_what_is_open_and_coverage(runs, capsys):
@@ -48,6 +52,62 @@ def test_status_json_is_a_status_line_the_open_diagnostics_and_coverage(runs, ca
     assert status["exit_code"] == 1
     assert diagnostic["code"] == "RWD001"
     assert coverage["evaluated"] == ["POL015", "RWD001"]
+
+
+def test_status_shows_who_paused_a_run_and_for_how_long(runs, capsys):
+    run = Run(runs).healthy()
+    run.step(3)
+    run.event(RunPaused, step=3, actor="person:ada", ts=utc_text(time.time() - 12))
+    assert main(["status", "latest"]) == 0
+    assert "alive: paused by person:ada for 12 s; last event " in capsys.readouterr().out
+    main(["status", "latest", "--json"])
+    assert lines(capsys)[0]["metrics"]["paused_by"] == "person:ada"
+    run.event(RunContinued, step=3)
+    main(["status", "latest"])
+    run.kill()
+    assert "paused" not in capsys.readouterr().out
+
+
+def test_status_says_that_a_run_is_starting_and_not_how_the_attempt_before_ended(runs, capsys):
+    Run(runs).healthy().end("failed", error="RuntimeError: the sampler died")
+    run = Run(runs, declared=2, started=False)
+    assert main(["status", "latest"]) == 0
+    assert main(["feed", "latest"]) == 0
+    run.kill()
+    out = capsys.readouterr().out
+    assert "starting: attempt 2; last event " in out
+    assert "the sampler died" not in out
+
+
+def test_status_says_that_a_new_run_is_starting_and_cannot_judge_it(runs, capsys):
+    run = Run(runs, started=False)
+    assert main(["status", "latest"]) == 3
+    run.kill()
+    assert "starting: attempt 1; no event yet" in capsys.readouterr().out
+
+
+def test_status_names_the_step_of_an_older_held_out_result_and_caps_waits(runs, capsys):
+    run = Run(runs).healthy()
+    run.event(EvaluationCompleted, step=2, version=2, name="held-out", reward_mean=0.5, reward_se=0.125)
+    run.step(2, sampler_wait_s=8.0, step_s=0.5)
+    main(["status", "latest"])
+    out = capsys.readouterr().out
+    assert "reward 0.5 ± 0.125 (held-out)" in out
+    assert "sampler 100% of the step" in out
+    run.step(3)
+    main(["status", "latest"])
+    run.kill()
+    assert "reward 0.5 ± 0.125 (held-out, step 2)" in capsys.readouterr().out
+
+
+def test_get_does_not_say_twice_that_a_finding_is_resolved(runs, capsys):
+    run = Run(runs).firing()
+    run.writer.record(example(Diagnostic, state="resolved", reason="resolved"))
+    run.end()
+    assert main(["get", "latest", "RWD001"]) == 0
+    out = capsys.readouterr().out
+    assert "resolved, warning, " in out
+    assert "resolved (resolved)" not in out
 
 
 def test_status_without_a_manifest_still_reports(runs, capsys):

@@ -149,6 +149,15 @@ def test_nobody_reads_the_requests_of_a_run_that_is_dead_or_has_ended(runs: Path
         foresee(ended, ask(ended, AGENT, "pause"))
 
 
+def test_a_run_that_is_starting_is_asked(runs: Path):
+    Run(runs).end("interrupted")
+    run = Run(runs, declared=2, started=False)
+    look = look_at(run.folder)
+    foresee(look, ask(look, AGENT, "pause"))
+    run.kill()
+    assert (look.writer.state, look.situation.attempt) == ("starting", 2)
+
+
 def test_a_run_of_another_user_is_not_asked(runs: Path, monkeypatch: pytest.MonkeyPatch):
     run = Run(runs)
     look, owner = look_at(run.folder), os.geteuid()

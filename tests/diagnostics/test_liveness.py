@@ -2,10 +2,11 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
 from tests.diagnostics.run_samples import evaluated, manifest
-from tocsin.diagnostics.clock import unix_seconds, utc_text
+from tocsin.diagnostics.clock import utc_text
 from tocsin.diagnostics.display import stall
 from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.reader import FeedReader
@@ -48,16 +49,54 @@ def test_a_pause_that_somebody_asked_for_is_no_hang(tmp_path: Path):
         assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
 
 
-def test_a_writer_that_never_spoke_is_stalled_after_a_while(tmp_path: Path):
+def test_a_writer_that_has_not_spoken_yet_is_starting_and_stalled_after_half_an_hour(tmp_path: Path):
     with RunWriter(tmp_path, "run-a"):
         assert FeedReader(tmp_path).writer_state().model_dump() == {
-            "state": "alive",
+            "state": "starting",
+            "attempt": 1,
             "last_event_age_s": None,
             "step": 0,
         }
-        created = json.loads((tmp_path / "events.jsonl").read_text())["created"]
-        later = (unix_seconds(created) or 0.0) + 61
-        assert FeedReader(tmp_path, now=lambda: later).writer_state().state == "stalled"
+        locked = (tmp_path / "writer.lock").stat().st_mtime
+        assert FeedReader(tmp_path, now=lambda: locked + 1799).writer_state().state == "starting"
+        late = FeedReader(tmp_path, now=lambda: locked + 1801).writer_state()
+        assert (late.state, late.attempt) == ("stalled", None)
+    assert FeedReader(tmp_path).writer_state().state == "dead"
+
+
+def test_a_run_that_ended_and_is_taken_up_again_is_starting_until_the_new_attempt_speaks(tmp_path: Path):
+    first = manifest("run-a")
+    write_manifest(tmp_path, first)
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(RunEnded(outcome="interrupted", attempt=1, step=50))
+    assert FeedReader(tmp_path).writer_state().state == "ended"
+    with RunWriter(tmp_path, "run-a") as writer:
+        undeclared = FeedReader(tmp_path).writer_state()
+        second = first.attempts[0].model_copy(update={"attempt": 2, "pid": os.getpid()})
+        write_manifest(tmp_path, first.model_copy(update={"attempts": [*first.attempts, second]}))
+        declared = FeedReader(tmp_path).writer_state()
+        assert undeclared == declared
+        assert (declared.state, declared.attempt, declared.step) == ("starting", 2, 50)
+        writer.event(ClockTicked(idle_s=1.0, attempt=2, ts=utc_text()))
+        assert FeedReader(tmp_path).writer_state().state == "alive"
+
+
+def test_a_crashed_run_that_is_taken_up_again_is_starting(tmp_path: Path):
+    first = manifest("run-a")
+    second = first.attempts[0].model_copy(update={"attempt": 2, "pid": os.getpid()})
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(ClockTicked(idle_s=1.0, attempt=1, ts=utc_text(NOW)))
+        write_manifest(tmp_path, first.model_copy(update={"attempts": [*first.attempts, second]}))
+        assert FeedReader(tmp_path).writer_state().state == "starting"
+
+
+def test_a_process_that_still_holds_the_run_it_has_ended_is_not_starting(tmp_path: Path):
+    own = manifest("run-a")
+    attempt = own.attempts[0].model_copy(update={"pid": os.getpid(), "host": socket.gethostname()})
+    write_manifest(tmp_path, own.model_copy(update={"attempts": [attempt]}))
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(RunEnded(outcome="completed", attempt=1))
+        assert FeedReader(tmp_path).writer_state().state == "ended"
 
 
 def test_a_writer_that_is_gone_is_dead_unless_it_said_that_the_run_ended(tmp_path: Path):

@@ -13,7 +13,7 @@ from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.watch import EventTail, Watcher, watch
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Diagnostic
-from tocsin.schemas.events import RunResumed
+from tocsin.schemas.events import ClockTicked, RunContinued, RunPaused, RunResumed
 from tocsin.schemas.step import StepCompleted
 
 
@@ -50,6 +50,30 @@ def test_an_ended_run_is_shown_once_and_the_view_returns(tmp_path: Path):
     assert out.getvalue().count("\n") == 1
     assert "step 3/" in out.getvalue()
     assert "ended: completed" in out.getvalue()
+
+
+def test_a_pause_is_shown_until_the_run_goes_on(tmp_path: Path):
+    run = Run(tmp_path).healthy()
+    run.step(1, mono=100.0)
+    run.event(RunPaused, step=1, actor="person:ada", mono=104.0)
+    run.event(ClockTicked, step=1, paused=True, mono=116.0)
+    seen = Watcher(run.folder)
+    seen.refresh()
+    assert seen.state_line().plain.startswith("alive, paused by person:ada for 12 s, last event ")
+    run.event(RunContinued, step=1, mono=117.0)
+    seen.refresh()
+    run.kill()
+    assert "paused" not in seen.state_line().plain
+
+
+def test_a_run_that_starts_again_is_not_over(tmp_path: Path):
+    Run(tmp_path).healthy().end("interrupted")
+    run = Run(tmp_path, declared=2, started=False)
+    seen = Watcher(run.folder)
+    seen.refresh()
+    run.kill()
+    assert not seen.is_over
+    assert seen.state_line().plain.startswith("starting: attempt 2, last event ")
 
 
 def test_a_dead_run_never_looks_alive(tmp_path: Path):
