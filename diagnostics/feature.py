@@ -21,11 +21,13 @@ ACCELERATORS: Final = ("cuda", "simulated")
 class Feature(ABC):
     """A window over one family of events."""
 
+    takes: ClassVar[tuple[type[BaseEvent], ...]]
+    """Types of event that say something about it; `update` is called for no other."""
     moved_by: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def update(self, event: BaseEvent) -> None:
-        """Take in one event of any type."""
+        """Take in one event."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -34,6 +36,8 @@ class Feature(ABC):
 
 class Settings(Feature):
     """What the run was launched with and what is in force now."""
+
+    takes = (BaseEvent,)
 
     def __init__(self) -> None:
         self.step = 0

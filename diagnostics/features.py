@@ -46,11 +46,16 @@ class Features:
             self.waits,
             self.memory,
         )
+        self._takers: dict[type[BaseEvent], tuple[Feature, ...]] = {}
+        """Who takes which type of event; filled as the types appear."""
 
     def update(self, event: BaseEvent) -> None:
         """Take in one event; a knob change or a resume restarts the windows whose metrics it moves."""
         self.settings.update(event)
-        for feature in self._windows:
+        kind = type(event)
+        if kind not in self._takers:
+            self._takers[kind] = tuple(feature for feature in self._windows if issubclass(kind, feature.takes))
+        for feature in self._takers[kind]:
             feature.update(event)
         if isinstance(event, BatchConsumed):
             self.rewards.update(event)

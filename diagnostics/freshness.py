@@ -30,6 +30,7 @@ class StepStaleness:
 class Staleness(Feature):
     """Staleness over the last batches."""
 
+    takes = (BatchConsumed,)
     moved_by = frozenset({"staleness"})
     BATCHES: ClassVar[int] = 10
 
@@ -91,6 +92,7 @@ class Streak:
 class Syncs(Feature):
     """The newest syncs that failed their probe without one that passed between them."""
 
+    takes = (RunResumed, WeightsSynced)
     OLD_WEIGHTS: ClassVar[float] = 0.6
     """Share of its movement at which the learner's distance shows that the sampler did not follow."""
 
@@ -127,6 +129,7 @@ class OnPolicyGap(Feature):
     There staleness has no part in the difference, so it is mismatch alone.
     """
 
+    takes = (StepCompleted,)
     moved_by = frozenset({"logprob_gap"})
     STEPS: ClassVar[int] = 5
 

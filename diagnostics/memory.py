@@ -40,6 +40,7 @@ class MemorySample:
 class Memory(Feature):
     """Peak memory of accelerators over the last samples."""
 
+    takes = (ResourcesSampled,)
     moved_by = frozenset({"memory"})
     SAMPLES: ClassVar[int] = 10
 

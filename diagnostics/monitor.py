@@ -21,9 +21,9 @@ from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import ClockTicked, RunContinued, RunEnded, RunPaused, RunResumed
 
-GATHER_S: Final = 0.05
+GATHER_S: Final = 0.25
 """How long events gather before the thread looks. Handled together they cost half as much as one by one: the thread
-wakes once for a whole step, takes the interpreter from the trainer once, and finds its data in the cache."""
+wakes once for several steps, takes the interpreter from the trainer once, and finds its data in the cache."""
 QUEUED_EVENTS: Final = 65_536
 """Events that may wait for the thread; about half an hour of a demo run. More are dropped and counted."""
 HELD_RECORDS: Final = 1_000

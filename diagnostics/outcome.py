@@ -114,6 +114,7 @@ def pooled(newest_first: Iterable[tuple[int, Totals]], *, steps: int, completion
 class Truncation(Feature):
     """Completions that ended at the length limit: the newest window, and the lowest share of an earlier one."""
 
+    takes = (BatchConsumed,)
     moved_by = frozenset({"truncation"})
 
     def __init__(self) -> None:

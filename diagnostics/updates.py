@@ -28,6 +28,8 @@ class StepNumerics:
 class Numerics(Feature):
     """The last step."""
 
+    takes = (StepCompleted,)
+
     def __init__(self) -> None:
         self.last: StepNumerics | None = None
 
@@ -63,6 +65,7 @@ class StepClips:
 class Clips(Feature):
     """Clip fractions over the last steps."""
 
+    takes = (StepCompleted,)
     moved_by = frozenset({"clip_frac"})
     STEPS: ClassVar[int] = 10
 
@@ -110,6 +113,7 @@ class Updates(Feature):
     changes: whether the new rate is right is the question.
     """
 
+    takes = (RunStarted, RunResumed, KnobChanged, StepCompleted)
     RECENT: ClassVar[int] = 3
     BASELINE: ClassVar[int] = 10
     OUTLIER: ClassVar[float] = 2.5
@@ -169,6 +173,7 @@ class Updates(Feature):
 class Gradients(Feature):
     """Gradient norms before clipping: the last five, and up to fifty before them. Zeros are no gradients."""
 
+    takes = (StepCompleted,)
     moved_by = frozenset({"grad_norm"})
     RECENT: ClassVar[int] = 5
     BASELINE: ClassVar[int] = 50
@@ -204,6 +209,7 @@ class Gradients(Feature):
 class Entropy(Feature):
     """Entropy per trained token: the level of the run's beginning, and the last ten steps that trained any."""
 
+    takes = (StepCompleted,)
     moved_by = frozenset({"entropy"})
     SKIPPED: ClassVar[int] = 5
     """Measured steps left out at the beginning."""

@@ -31,6 +31,7 @@ class Waits(Feature):
     A step without signal gives the learner nothing to do, so its waiting is no loss.
     """
 
+    takes = (RunStarted, RunResumed, StepCompleted, QueueSampled, RunPaused)
     moved_by = frozenset({"waits", "step_time"})
     STEPS: ClassVar[int] = 30
     START_UP: ClassVar[int] = 8

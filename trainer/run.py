@@ -5,6 +5,7 @@ run:     TrainLoop until done, interrupted or failed
 end:     checkpoint, `run_ended`, children stopped, files closed
 """
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -124,6 +125,10 @@ class Run:
             self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
             loop = TrainLoop(parts, start.knobs, start.position)
             self.at(start.position)
+            # The libraries leave a million objects behind that live as long as the process. Every full collection
+            # would visit them all, in whichever thread happens to allocate: a step or the rules of the monitor.
+            gc.collect()
+            gc.freeze()
             stop.arm()
             self.monitor.start()
             with self._ended(loop) as ending:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 
 from tests.trainer.runs import Finished, LiveRun, Recording, start, still_alive, tocsin, write_config
 from tests.trainer.tiny import TinyPolicy, tiny_config
-from tocsin.schemas.base import as_float
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.config import CheckpointConfig, EvaluationConfig, RewardConfig, RewardWorkerConfig, RunConfig
 from tocsin.schemas.events import (
-    CheckpointSaved,
     ComponentHeartbeat,
     EvaluationCompleted,
     QueueSampled,
@@ -310,45 +307,3 @@ def test_a_run_that_cannot_write_fails_with_one_line_and_its_summary(
     words = "is gone: it was removed or moved" if struck == "removed" else "could not be written: "
     assert words in " ".join(stderr.split())
     assert place.exists() == (struck == "blocked")
-
-
-def test_ctrl_c_during_start_up_ends_at_once_and_leaves_nothing(tiny_policy: TinyPolicy, folder: Path) -> None:
-    with start(
-        "train", write_config(tiny_config(tiny_policy), folder / "early.toml"), runs_dir=folder / "early"
-    ) as run:
-        run.component("sampler")
-        children = run.children()
-        run.press_ctrl_c()
-        assert run.wait() == 128 + signal.SIGINT
-        assert "Traceback" not in run.stderr
-    assert list((folder / "early").iterdir()) == []
-    assert still_alive(children) == []
-
-
-def test_sigterm_while_the_demo_pre_trains_ends_at_once_and_leaves_nothing(folder: Path) -> None:
-    with start("demo", runs_dir=folder / "demo") as run:
-        run.until(lambda: list((folder / "demo").glob("*/data/train.jsonl")))
-        children = run.children()
-        run.interrupt(signal.SIGTERM)
-        assert run.wait() == 128 + signal.SIGTERM
-        assert "Traceback" not in run.stderr
-    assert list((folder / "demo").iterdir()) == []
-    assert still_alive(children) == []
-
-
-def test_a_stop_before_the_first_step_can_be_resumed(tiny_policy: TinyPolicy, folder: Path) -> None:
-    runs_dir = folder / "first"
-    with start("train", write_config(tiny_config(tiny_policy), folder / "first.toml"), runs_dir=runs_dir) as run:
-        run.until(lambda: any(runs_dir.glob("*/policy/tokenizer.json")))
-        run.until_event(lambda event: event.type == "run_started")
-        run.press_ctrl_c()
-        assert run.wait() == 128 + signal.SIGINT, run.stderr
-        recording = run.recording()
-    (saved,) = recording.of(CheckpointSaved)
-    assert saved.step <= 1
-    with start("train", "--resume", "latest", runs_dir=runs_dir) as again:
-        assert again.wait() == 0, again.stderr
-    recording = Recording(recording.folder)
-    assert [event.step for event in recording.of(StepCompleted)] == list(range(1, 13))
-    first = recording.of(EvaluationCompleted)[0]
-    assert (first.version, as_float(first.reward_mean) > 0) == (0, True)
