@@ -1,4 +1,4 @@
-"""Answers to a finding in the forms that rules share: one knob to move, or one thing to look at."""
+"""What rules share in their findings: one knob to move, one thing to look at, and shares of time as evidence."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,6 +7,7 @@ from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.knob_patch import patch
 from tocsin.diagnostics.rule import Proposal
 from tocsin.schemas.actions import Verify
+from tocsin.schemas.diagnosis import Evidence
 
 PIPELINE_STEPS = 20
 """Steps before an answer is judged beyond those that its data spend in the pipeline."""
@@ -48,3 +49,17 @@ def ranked(*proposals: Proposal | None) -> tuple[Proposal, ...]:
     """Those that there are, in order, the first one preferred."""
     found = [proposal for proposal in proposals if proposal is not None]
     return tuple(replace(proposal, preferred=position == 0) for position, proposal in enumerate(found))
+
+
+def time_share(metric: str, observed: float, limit: float, steps: int) -> Evidence:
+    """A share of the time of `steps` steps beside the limit that it reached or stayed below."""
+    return Evidence(
+        metric=metric,
+        observed=observed,
+        operator=">=" if observed >= limit else "<",
+        threshold=limit,
+        unit="share of time",
+        window=steps,
+        window_unit="steps",
+        n=steps,
+    )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tocsin.diagnostics.features import Features
-from tocsin.diagnostics.proposals import look, move, ranked
+from tocsin.diagnostics.proposals import look, move, ranked, time_share
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.diagnostics.waits import Waits
 from tocsin.schemas.actions import Verify
-from tocsin.schemas.diagnosis import Cause, Evidence
+from tocsin.schemas.diagnosis import Cause
 from tocsin.schemas.events import QueueSampled
 
 SHARE = "queue_sampled.sampler_wait_s / step_s"
@@ -108,8 +108,8 @@ class GeneratorBackpressure(Rule):
                 f"the learner computed {computed:.0%}"
             ),
             evidence=(
-                _share(SHARE, sampler, self.fire if sampler >= self.fire else self.clear, len(window)),
-                _share("queue_sampled.learner_wait_s / step_s", learner, sampler / 4, len(window)),
+                time_share(SHARE, sampler, self.fire if sampler >= self.fire else self.clear, len(window)),
+                time_share("queue_sampled.learner_wait_s / step_s", learner, sampler / 4, len(window)),
             ),
             proposals=self._answers(features, computed),
         )
@@ -126,16 +126,3 @@ class GeneratorBackpressure(Rule):
         profile = look("profile-learner", f"profile the learner: computing takes {computed:.0%} of the step")
         shift = look("move-devices", "give devices of the sampler to the learner at the next start")
         return ranked(larger, *((profile, shift) if computed < 0.5 else (shift, profile)))
-
-
-def _share(metric: str, observed: float, limit: float, steps: int) -> Evidence:
-    return Evidence(
-        metric=metric,
-        observed=observed,
-        operator=">=" if observed >= limit else "<",
-        threshold=limit,
-        unit="share of time",
-        window=steps,
-        window_unit="steps",
-        n=steps,
-    )

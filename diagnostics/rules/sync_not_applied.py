@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
-from tocsin.diagnostics.freshness import Streak
+from tocsin.diagnostics.freshness import Streak, Syncs
 from tocsin.diagnostics.proposals import look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
@@ -117,7 +117,7 @@ class SyncNotApplied(Rule):
                     metric="probe_gap / sum of weights_synced.probe_moved",
                     observed=streak.peak_share,
                     operator=">=",
-                    threshold=0.6,
+                    threshold=Syncs.OLD_WEIGHTS,
                     unit="share of the learner's movement",
                     window=streak.syncs,
                     window_unit="syncs",

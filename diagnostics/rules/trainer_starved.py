@@ -5,11 +5,11 @@ from typing import ClassVar, Final
 
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
-from tocsin.diagnostics.proposals import look, move, ranked
+from tocsin.diagnostics.proposals import look, move, ranked, time_share
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.diagnostics.waits import Waits
 from tocsin.schemas.actions import Verify
-from tocsin.schemas.diagnosis import Cause, Evidence
+from tocsin.schemas.diagnosis import Cause
 from tocsin.schemas.events import QueueSampled
 
 SHARE = "queue_sampled.learner_wait_s / step_s"
@@ -104,8 +104,8 @@ class TrainerStarved(Rule):
                 + (" (they take turns at max_staleness 0)" if takes_turns else "")
             ),
             evidence=(
-                _share(SHARE, learner, self.fire if learner >= self.fire else self.clear, len(window)),
-                _share("queue_sampled.sampler_wait_s / step_s", sampler, self.clear, len(window)),
+                time_share(SHARE, learner, self.fire if learner >= self.fire else self.clear, len(window)),
+                time_share("queue_sampled.sampler_wait_s / step_s", sampler, self.clear, len(window)),
             ),
             proposals=self._answers(settings, sampler),
         )
@@ -120,16 +120,3 @@ class TrainerStarved(Rule):
             more = move(settings, "in_flight_groups", groups * (bound + 1), verify)
         capacity = look("add-samplers", "add samplers, raise sampler.batch_groups, or shorten completions")
         return ranked(more, fresher, capacity)
-
-
-def _share(metric: str, observed: float, limit: float, steps: int) -> Evidence:
-    return Evidence(
-        metric=metric,
-        observed=observed,
-        operator=">=" if observed >= limit else "<",
-        threshold=limit,
-        unit="share of time",
-        window=steps,
-        window_unit="steps",
-        n=steps,
-    )
