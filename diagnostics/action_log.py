@@ -4,17 +4,19 @@
     knob_changed     -> applied -> trial -> target_met | no_effect | harmed | inconclusive | confounded
                      -> reverted, when the knob goes back
     its diagnostic is over or explained before it was applied -> expired
+    autotune_decided -> dry_run | rejected (declined) | proposed (asked: a person has to decide)
 
-That an action is proposed is in its diagnostic and gets no record of its own.
+That an action is proposed by a rule is in its diagnostic and gets no record of its own.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.diagnostics.trials import Change, Offer, Past, Trial
 from tocsin.diagnostics.verdicts import Verdict
 from tocsin.schemas.actions import ActionRecord, ActionState
+from tocsin.schemas.autotune import ACTOR, AutotuneDecided
 from tocsin.schemas.control import KnobPatch, Verb
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import (
@@ -37,6 +39,9 @@ CARRIED_OUT: Final[dict[type[BaseEvent], Verb]] = {
     RunEnded: "stop",
 }
 """Events that carry out an accepted request of these verbs."""
+
+DECIDED: Final[dict[str, ActionState]] = {"dry_run": "dry_run", "declined": "rejected", "asked": "proposed"}
+"""State of the record about a decision of the auto-tuner."""
 
 FindOffer = Callable[[str], Offer | None]
 """The offer with this action id, if a diagnostic that readers know makes it."""
@@ -69,6 +74,8 @@ class ActionLog:
             records = self._answered(event, find)
         elif isinstance(event, KnobChanged):
             records = self._changed(event, find)
+        elif isinstance(event, AutotuneDecided):
+            records = _decided(event)
         elif isinstance(event, RunResumed):
             records = self._resumed(event, knobs)
         elif type(event) in CARRIED_OUT:
@@ -122,13 +129,14 @@ class ActionLog:
         change = _change(event, offer)
         is_undone = (
             previous is not None
+            and not previous.is_undo
             and event.action_id is not None
             and previous.action_id == event.action_id
             and previous.before == event.after
             and previous.request_id != event.request_id
         )
         records = self._end_trials_hit_by(event, is_undone=is_undone)
-        self._in_force[event.path] = change
+        self._in_force[event.path] = replace(change, is_undo=is_undone)
         if is_undone:
             target = previous.diagnostic_id if previous else None
             return [*records, _of_change(event, change, "reverted", event.note or "the knob went back", target)]
@@ -257,6 +265,29 @@ def _of_change(
         request_id=change.request_id,
         note=note,
     )
+
+
+def _decided(event: AutotuneDecided) -> list[ActionRecord]:
+    """One record for each knob that it is about; one without a knob when it is about none."""
+    patches: list[KnobPatch | None] = [*event.patches] or [None]
+    return [
+        ActionRecord(
+            run_id=event.run_id,
+            event_seq=event.seq,
+            ts=event.ts,
+            step=event.step,
+            config_generation=event.config_generation,
+            action_id=event.action_id,
+            diagnostic_id=event.diagnostic_id,
+            state=DECIDED[event.decision],
+            actor=ACTOR,
+            path=None if patch is None else patch.path,
+            before=None if patch is None else patch.expect,
+            after=None if patch is None else patch.to,
+            note=event.reason,
+        )
+        for patch in patches
+    ]
 
 
 def _answer_at(event: BaseEvent, approval: Approval, state: ActionState, note: str) -> ActionRecord:

@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from tocsin.diagnostics.added_rules import added
 from tocsin.diagnostics.causes import NEVER_HIDDEN
 from tocsin.diagnostics.knob_patch import reach
 from tocsin.diagnostics.render import clean, value
@@ -55,6 +56,8 @@ class Situation:
     """Knobs that cannot change while this attempt runs, and why."""
     ceilings: Mapping[str, float] = field(default_factory=dict)
     """Largest values that this run can bear, where they are below the bounds of the registry."""
+    previous: Mapping[str, KnobValue] = field(default_factory=dict)
+    """Values before the newest change of a knob: to take a change back is always within reach."""
     findings: Sequence[Diagnostic] = ()
     """Open diagnostics, for `act`."""
 
@@ -167,7 +170,8 @@ def _check_patch(patch: KnobPatch, situation: Situation) -> None:
     ceiling = situation.ceilings.get(patch.path, math.inf)
     if patch.to > max(ceiling, current):
         raise Refused(f"`{patch.path}` must be at most {ceiling:g} in this run, got {_shown(patch.to)}")
-    _check_reach(patch, current, knob(situation.launched, patch.path))
+    if not _same(patch.to, situation.previous.get(patch.path, math.nan)):
+        _check_reach(patch, current, knob(situation.launched, patch.path))
 
 
 def _check_reach(patch: KnobPatch, current: KnobValue, launched: KnobValue) -> None:
@@ -202,7 +206,7 @@ def _message(where: tuple[int | str, ...], text: str) -> str:
 
 
 def _silence(request: ControlRequest, situation: Situation) -> Admitted:
-    names = {rule.code: rule.name for rule in ALL_RULES}
+    names = {rule.code: rule.name for rule in (*ALL_RULES, *added().rules)}
     code, until = request.code or "", request.until_step or 0
     if code not in names:
         raise Refused(f"`code` must be the code of a rule, got `{code}`; `tocsin rules` lists them")

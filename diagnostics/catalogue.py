@@ -1,6 +1,8 @@
-"""What there is to know about each rule, for `tocsin explain`, `tocsin rules` and `docs/rules.md`.
+"""What there is to know about each failure mode, for `tocsin explain`, `tocsin rules` and `docs/rules.md`.
 
-All of it comes from the rule's own file. `python -m tocsin.diagnostics.catalogue [--check]` writes or checks the page.
+All about a rule comes from the rule's own file, and why a mode has none from `gaps`. The page has what Tocsin brings;
+the commands also show what other packages add.
+`python -m tocsin.diagnostics.catalogue [--check]` writes or checks the page.
 """
 
 import inspect
@@ -9,23 +11,53 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.diagnostics.rule import HEADINGS, MAY_WARN, Rule
+from tocsin.diagnostics.added_rules import added
+from tocsin.diagnostics.modes import GAPS, NAMES, WORDS, Gap
+from tocsin.diagnostics.rule import HEADINGS, MAY_WARN, Rule, is_added
 from tocsin.diagnostics.rules import ALL_RULES
 from tocsin.diagnostics.selection import find
+from tocsin.schemas.page import write_or_check
 
-RULES: Final[tuple[Rule, ...]] = ALL_RULES
+Entry = Rule | Gap
+
+RULES: Final[tuple[Rule, ...]] = tuple(sorted(ALL_RULES, key=lambda rule: list(NAMES).index(rule.code)))
+"""Every rule with its default thresholds, in the order of the registry."""
+ENTRIES: Final[tuple[Entry, ...]] = tuple(sorted((*RULES, *GAPS), key=lambda entry: list(NAMES).index(entry.code)))
+"""Every failure mode: its rule, or why it has none."""
 PAGE: Final = Path(__file__).parents[1] / "docs" / "rules.md"
 """The committed page; exists in a checkout only."""
 
 
-def find_rule(code_or_name: str) -> Rule:
-    """The rule with this code or name, in any case. Raises `ValueError` with close matches."""
-    return find(RULES, code_or_name)
+def entries() -> tuple[Entry, ...]:
+    """Every failure mode, then the rules that other packages add."""
+    return (*ENTRIES, *added().rules)
 
 
-def document(rule: Rule) -> str:
-    """The documentation of `rule` as Markdown: its docstring, then what it reads, its timing and its thresholds."""
-    return "\n".join([f"# {rule.code} {rule.name}", "", text_of(rule), "", *_facts(rule), ""])
+def find_entry(code_or_name: str) -> Entry:
+    """The rule or gap with this code or name, in any case. Raises `ValueError` with close matches."""
+    return find(entries(), code_or_name)
+
+
+def package_of(rule: Rule) -> str | None:
+    """Package and version of an added rule, whose word its evidence is; None for a rule of ours."""
+    return added().packages.get(rule.code) if is_added(rule) else None
+
+
+def document(entry: Entry) -> str:
+    """The documentation of a failure mode as Markdown.
+
+    A rule has its docstring, then what it reads, its timing and its thresholds; a gap has its reason.
+    """
+    if isinstance(entry, Gap):
+        body = [f"{entry.title}.", "", "## Not evaluated", "", reason(entry), ""]
+    else:
+        body = [text_of(entry), "", *_facts(entry), ""]
+    return "\n".join([f"# {entry.code} {entry.name}", "", *body])
+
+
+def reason(gap: Gap) -> str:
+    """Why no rule evaluates a mode."""
+    return f"{WORDS[gap.why].capitalize()}. {gap.detail}"
 
 
 def text_of(rule: Rule) -> str:
@@ -46,8 +78,16 @@ def sections(rule: Rule) -> dict[str, str]:
     return {heading: "\n".join(lines).strip() for heading, lines in found.items()}
 
 
-def describe(rule: Rule) -> dict[str, Any]:
-    """Everything about `rule` as JSON-able data; `thresholds` are those in force."""
+def describe(entry: Entry) -> dict[str, Any]:
+    """Everything about a failure mode as JSON-able data; `not_evaluated` stands for all else where it has no rule."""
+    if isinstance(entry, Gap):
+        why = {"reason": entry.why, "detail": entry.detail}
+        return {"code": entry.code, "name": entry.name, "title": entry.title, "not_evaluated": why}
+    return _describe(entry)
+
+
+def _describe(rule: Rule) -> dict[str, Any]:
+    """Everything about `rule`; `thresholds` are those in force."""
     timing = rule.timing
     parts = sections(rule)
     return {
@@ -57,6 +97,7 @@ def describe(rule: Rule) -> dict[str, Any]:
         "kind": rule.kind,
         "evidence": rule.proof,
         "may_warn": rule.proof in MAY_WARN,
+        **({"package": package} if (package := package_of(rule)) else {}),
         "where": rule.where,
         "summary": parts[""],
         "trigger": rule.trigger.model_fields["type"].default,
@@ -84,7 +125,7 @@ def describe(rule: Rule) -> dict[str, Any]:
             for name, item in rule.thresholds().items()
         },
         "causes": [cause.model_dump() for cause in rule.causes],
-        "documentation": {heading: parts[heading] for heading in HEADINGS},
+        "documentation": {heading: parts[heading] for heading in HEADINGS if heading in parts},
     }
 
 
@@ -93,13 +134,22 @@ def render_docs() -> str:
     head = [
         "# Rules",
         "",
-        "Generated from `diagnostics/rules/` by `make generate`; edit the rules, not this page.",
+        "Generated from `diagnostics/rules/` and `diagnostics/gaps.py` by `make generate`; edit those, not this page.",
         "",
-        "Only rules whose fault was planted in a run, for real or on a simulated device, go above info.",
+        f"{len(NAMES)} failure modes have a code: {len(RULES)} with a rule, {len(GAPS)} without one. Only rules whose "
+        "fault was planted in a run, for real or on a simulated device, go above info.",
         "",
         "| code | name | kind | evidence | what it says |",
         "|---|---|---|---|---|",
         *(f"| {r.code} | {r.name} | {r.kind} | {r.proof} | {_first_line(r)} |" for r in RULES),
+        "",
+        "## Not evaluated",
+        "",
+        "No rule says anything about these, so their silence means nothing.",
+        "",
+        "| code | name | what goes wrong | why there is no rule |",
+        "|---|---|---|---|",
+        *(f"| {g.code} | {g.name} | {g.title} | {reason(g)} |" for g in ENTRIES if isinstance(g, Gap)),
         "",
     ]
     bodies = [_demoted(document(rule)) for rule in RULES]
@@ -123,6 +173,7 @@ def _facts(rule: Rule) -> list[str]:
         "",
         "| fact | value |",
         "|---|---|",
+        *([f"| package | {package}, whose word the evidence is |"] if (package := package_of(rule)) else []),
         f"| kind | {rule.kind} |",
         f"| evidence | {rule.proof}: {severity} |",
         f"| evaluated at | every `{trigger}` |",
@@ -149,20 +200,8 @@ def _facts(rule: Rule) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or with `--check` compare it. Exit code 1 when it is not fresh, 2 for anything else given."""
-    if arguments not in ([], ["--check"]):
-        print(f"arguments must be none or `--check`, got {' '.join(arguments)}", file=sys.stderr)
-        return 2
-    if not PAGE.parent.is_dir():
-        print(f"{PAGE.parent} must be a folder; run this in a checkout of the repository", file=sys.stderr)
-        return 2
-    if not arguments:
-        PAGE.write_text(render_docs(), encoding="utf-8")
-        return 0
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != render_docs():
-        print(f"{PAGE} is not fresh; run `make generate`", file=sys.stderr)
-        return 1
-    return 0
+    """The exit code of `write_or_check`."""
+    return write_or_check(PAGE, render_docs, arguments)
 
 
 if __name__ == "__main__":

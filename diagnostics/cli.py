@@ -13,8 +13,9 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tocsin.diagnostics import cli_control, display, render
-from tocsin.diagnostics.catalogue import RULES, describe, document, find_rule
+from tocsin.diagnostics import cli_control, cli_send, cli_skill, display, render
+from tocsin.diagnostics.added_rules import added
+from tocsin.diagnostics.catalogue import describe, document, entries, find_entry, package_of
 from tocsin.diagnostics.errors import BAD_INPUT, CANNOT_TELL, CLEAR, OPEN, error_line, judge
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.follow import follow, page_line
@@ -39,6 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_control.app)
+app.add_typer(cli_send.app)
+app.add_typer(cli_skill.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -186,7 +189,7 @@ def get(
     """
     reader = FeedReader(find_run(run, runs_dir))
     writer = reader.writer_state()
-    records = reader.history(_known_id(reader, id))
+    records = reader.history(reader.known_id(id))
     newest = [record for record in records if isinstance(record, Diagnostic)][-1:]
     if json:
         show_json(*records)
@@ -196,48 +199,45 @@ def get(
     raise typer.Exit(CANNOT_TELL if writer.state == "dead" else OPEN if is_open else CLEAR)
 
 
-def _known_id(reader: FeedReader, wanted: str) -> str:
-    """`wanted` when the feed knows it, or the id of the newest finding of the rule it names. Raises `ValueError`."""
-    if reader.history(wanted):
-        return wanted
-    recorded = [record for record in reader.page(limit=1000).records if isinstance(record, Diagnostic)]
-    matching = [r for r in recorded if wanted in (r.code, r.name, *(action.id for action in r.actions))]
-    if matching:
-        return matching[-1].id
-    ids = ", ".join(sorted({record.id for record in recorded})) or "none yet"
-    raise ValueError(f"`ID` must be a diagnostic of this run, got `{wanted}`; there are: {ids}")
-
-
 @app.command()
 def explain(
-    code: Annotated[str, typer.Argument(metavar="CODE", help="Rule code or name.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="Code or name of a failure mode.")],
     json: Json = False,
 ) -> None:
-    """Print the documentation of a rule.
+    """Print the documentation of a rule, or why a failure mode has none.
 
     \b
     Example:
       tocsin explain RWD001
     """
-    rule = find_rule(code)
+    entry = find_entry(code)
     if json:
-        show_json(dumps(describe(rule)))
+        show_json(dumps(describe(entry)))
     else:
-        show(Markdown(document(rule)) if sys.stdout.isatty() else Text(document(rule)))
+        show(Markdown(document(entry)) if sys.stdout.isatty() else Text(document(entry)))
 
 
 @app.command()
 def rules(json: Json = False) -> None:
-    """List the rules.
+    """List all failure modes, with their rules or why they have none, and the rules of other packages.
+
+    With --json: one object per mode; one without a rule has `not_evaluated` with `reason` and `detail`, and a rule of
+    another package has `package`.
 
     \b
     Example:
       tocsin rules
     """
     if json:
-        show_json(*(dumps(describe(rule)) for rule in RULES))
+        show_json(*(dumps(describe(entry)) for entry in entries()))
     else:
-        show(display.rule_table(RULES))
+        show(display.rule_table(entries(), package_of))
+    _note_left_out()
+
+
+def _note_left_out() -> None:
+    for line in added().lines():
+        note(render.clean(line))
 
 
 @app.command()
@@ -271,8 +271,9 @@ def replay(
 ) -> None:
     """Run every rule over a recorded run and print what they say.
 
-    The run is not touched. Rules are switched and tuned as its manifest says. Exit code 1 when something is open at
-    the end of the recording, 3 when no rule could be evaluated.
+    The run is not touched. The rules are those that are installed here, of other packages as well, switched and tuned
+    as its manifest says. Exit code 1 when something is open at the end of the recording, 3 when no rule could be
+    evaluated.
 
     \b
     Example:
@@ -283,6 +284,7 @@ def replay(
         show_json(*verdict.records)
     else:
         show(*map(render.styled, verdict.records))
+    _note_left_out()
     coverage = verdict.engine.coverage
     evaluated = coverage is not None and coverage.evaluated
     raise typer.Exit(OPEN if verdict.engine.active() else CLEAR if evaluated else CANNOT_TELL)

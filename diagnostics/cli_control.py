@@ -1,30 +1,29 @@
 """Commands that change a running run: each is a dry run unless told `--yes`, and asks at the run's control door."""
 
-import getpass
 import math
 import re
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.text import Text
 
 from tocsin.diagnostics import render
+from tocsin.diagnostics.actors import check_actor, whoever_is_logged_in
 from tocsin.diagnostics.admission import Refused
+from tocsin.diagnostics.answers import told, unanswered
 from tocsin.diagnostics.control import (
+    ANSWER_S,
     Asker,
     Look,
     NobodyReads,
-    Outcome,
     ask,
     ask_act,
     ask_set,
     ask_silence,
-    await_outcome,
     await_verdict,
-    check_reader,
+    carry_out,
     foresee,
     look_at,
-    submit,
 )
 from tocsin.diagnostics.errors import BAD_INPUT, CANNOT_TELL, CLEAR, OPEN, error_line
 from tocsin.diagnostics.options import RUNS, Json, RunArgument, RunsDir
@@ -33,12 +32,7 @@ from tocsin.diagnostics.reader import FeedReader
 from tocsin.diagnostics.runs import find_run
 from tocsin.schemas.base import SCHEMA_VERSION, Model
 from tocsin.schemas.control import ControlRequest
-from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import CheckpointSaved, KnobChanged, RunContinued, RunEnded, RunPaused
 from tocsin.schemas.knobs import LIMITS, KnobValue, unknown_knob
-
-ANSWER_S: Final = 10.0
-"""How long an answer is waited for. It comes within a second while the run lives."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -209,14 +203,7 @@ def _finite(number: float) -> float | None:
 
 
 def _asker(actor: str | None, key: str | None, remark: str) -> Asker:
-    if actor is None:
-        try:
-            login = re.sub(r"[^A-Za-z0-9._@-]", "-", getpass.getuser())[:64]
-        except (OSError, KeyError):  # a user id without a name, as in many containers
-            login = ""
-        actor = f"person:{login}" if login else "person"
-    elif not re.fullmatch(r"(person|agent)(:[A-Za-z0-9._@-]{1,64})?", actor):
-        raise ValueError(f"--as must be agent:NAME or person:NAME, got `{actor}`; for instance --as agent:nightwatch")
+    actor = whoever_is_logged_in() if actor is None else check_actor(actor, "--as")
     return Asker(actor=actor, idempotency_key=key, note=remark)
 
 
@@ -224,21 +211,20 @@ def _carry_out(look: Look, request: ControlRequest, *, yes: bool, json: bool, wa
     """Foresee the answer, or ask and wait for it. Raises `typer.Exit`."""
     if not yes:
         _foretell(look, request, json=json)
+    cursor = FeedReader(look.folder).page(limit=1).next_cursor
     try:
-        check_reader(look)
+        outcome = carry_out(look, request, timeout_s=ANSWER_S)
     except Refused as error:
         _refuse(str(error), CANNOT_TELL if isinstance(error, NobodyReads) else BAD_INPUT)
-    cursor = FeedReader(look.folder).page(limit=1).next_cursor
-    outcome = await_outcome(look.folder, request, submit(look.folder, request), timeout_s=ANSWER_S)
     if json:
         show_json(*([outcome.answer] if outcome.answer else []), *outcome.effects)
     if outcome.answer is None:
-        _refuse(f"no answer within {ANSWER_S:g} s; the request was withdrawn, so nothing will change", CANNOT_TELL)
+        _refuse(unanswered(ANSWER_S), CANNOT_TELL)
     reason = outcome.answer.reason
     if outcome.state == "refused":
         _refuse(f"refused: {reason}", BAD_INPUT)
     if not json:
-        show(*map(Text, _told(outcome)))
+        show(*map(Text, told(outcome)))
     if not wait or outcome.state == "duplicate":
         raise typer.Exit(CLEAR)
     _await_verdict(look, request, cursor, json=json)
@@ -262,30 +248,6 @@ def _foretell(look: Look, request: ControlRequest, *, json: bool) -> NoReturn:
 def _refuse(message: str, code: int) -> NoReturn:
     note(error_line(message))
     raise typer.Exit(code)
-
-
-def _told(outcome: Outcome) -> list[str]:
-    """What became of an accepted request, line by line."""
-    assert outcome.answer is not None
-    reason = render.clean(outcome.answer.reason)
-    if outcome.state == "duplicate":
-        return [f"duplicate: an earlier request with this key was accepted: {reason}"]
-    later = [] if outcome.is_final else ["not carried out yet; the run is in the middle of a step"]
-    return [f"accepted: {reason}", *map(_effect, outcome.effects), *later]
-
-
-def _effect(event: BaseEvent) -> str:
-    where = f"at step {event.step}"
-    if isinstance(event, KnobChanged):
-        return f"applied {where}: {event.path} {render.value(event.before)} -> {render.value(event.after)}"
-    if isinstance(event, RunPaused):
-        return f"paused {where}"
-    if isinstance(event, RunContinued):
-        return f"went on {where} after {event.paused_s:.1f} s"
-    if isinstance(event, CheckpointSaved):
-        return f"saved {where}: {render.clean(event.path)}"
-    assert isinstance(event, RunEnded), "nothing else follows from a request"
-    return f"ended {where}: {event.outcome}"
 
 
 def _await_verdict(look: Look, request: ControlRequest, cursor: str, *, json: bool) -> NoReturn:

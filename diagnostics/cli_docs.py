@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from tocsin.diagnostics.cli import app
+from tocsin.schemas.page import write_or_check
 
 PATH: Final = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 WIDTH: Final = 88
@@ -31,9 +33,16 @@ def document() -> str:
     for name in root.list_commands(context):
         _, command, _ = root.resolve_command(context, [name])
         assert command is not None, "every listed command resolves"
-        inner = typer.Context(command, info_name=name, parent=context, color=False)
-        sections.append(f"## tocsin {name}\n\n{_block(command.get_help(inner))}")
+        sections += _sections(command, typer.Context(command, info_name=name, parent=context, color=False))
     return "\n".join(sections)
+
+
+def _sections(command: Any, context: typer.Context) -> list[str]:
+    """One section for a command; one for each command of a group. `command` is `Any`: typer exports no name for it."""
+    if not isinstance(command, TyperGroup):
+        return [f"## {context.command_path}\n\n{_block(command.get_help(context))}"]
+    inner = [typer.Context(one, info_name=name, parent=context, color=False) for name, one in command.commands.items()]
+    return [section for one in inner for section in _sections(one.command, one)]
 
 
 def _block(text: str) -> str:
@@ -42,21 +51,8 @@ def _block(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or with `--check` compare it. Exit code 1 when it is stale, 2 for anything else given."""
-    if arguments not in ([], ["--check"]):
-        print(f"arguments must be none or `--check`, got {' '.join(arguments)}", file=sys.stderr)
-        return 2
-    if not PATH.parent.is_dir():
-        print(f"{PATH.parent} must be a folder; run this in a checkout of the repository", file=sys.stderr)
-        return 2
-    page = document()
-    if not arguments:
-        PATH.write_text(page, encoding="utf-8")
-        return 0
-    if not PATH.exists() or PATH.read_text(encoding="utf-8") != page:
-        print(f"{PATH} is not fresh; run `make generate`", file=sys.stderr)
-        return 1
-    return 0
+    """The exit code of `write_or_check`."""
+    return write_or_check(PATH, document, arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tocsin.diagnostics.evaluation import Watch
 from tocsin.diagnostics.lifecycle import Episode
 from tocsin.diagnostics.rule import Finding, Rule
+from tocsin.diagnostics.spending import Spent
 from tocsin.schemas.actions import Action
 from tocsin.schemas.diagnosis import At, Diagnostic, Reason, Relation, State
 from tocsin.schemas.event import BaseEvent
@@ -15,10 +16,12 @@ from tocsin.schemas.event import BaseEvent
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How a finding stands to the others."""
+    """How a finding stands to the others and to the run."""
 
     relations: Sequence[Relation] = ()
     is_suppressed: bool = False
+    spent: Spent | None = None
+    """What the run has spent so far; None when nobody counts."""
 
 
 def conclude(watch: Watch, episode: Episode, event: BaseEvent, reason: Reason, context: Context) -> Diagnostic:
@@ -51,6 +54,7 @@ def conclude(watch: Watch, episode: Episode, event: BaseEvent, reason: Reason, c
         actions=[] if state == "resolved" else _actions(finding, id, context.relations),
         relations=list(context.relations),
         suppressed=context.is_suppressed,
+        cost=None if context.spent is None else context.spent.since(episode.before),
         help=f"tocsin explain {rule.code}",
     )
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -44,6 +44,8 @@ from tocsin.schemas.feed import WriterState
 from tocsin.schemas.knobs import Knobs, KnobValue
 
 CONTROL_FOLDER: Final = "control"
+ANSWER_S: Final = 10.0
+"""How long an answer is waited for. It comes within a second while the run lives."""
 LIFE_S: Final = 60.0
 """A request that nobody has read by then is refused."""
 POLL_S: Final = 0.1
@@ -95,6 +97,7 @@ def look_at(folder: Path) -> Look:
         launched=manifest.config.knobs,
         is_paused=seen.is_paused,
         fixed={} if begun["kl_beta"] else {"kl_beta": NO_REFERENCE},
+        previous={change.path: change.before for change in seen.changes},
         findings=reader.active(),
     )
     return Look(folder, situation, writer)
@@ -164,6 +167,14 @@ def ask_act(look: Look, asker: Asker, action_id: str, values: Mapping[str, KnobV
     patches = [KnobPatch(path=path, to=to) for path, to in values.items()]
     generation = look.situation.config_generation
     return _request(look, asker, "act", {"action_id": action_id, "patches": patches, "config_generation": generation})
+
+
+def ask_revert(look: Look, asker: Asker, action_id: str, patches: Sequence[KnobPatch]) -> ControlRequest:
+    """A request to take an action back: the knobs get the values that they had before it."""
+    generation = look.situation.config_generation
+    return _request(
+        look, asker, "set", {"action_id": action_id, "patches": list(patches), "config_generation": generation}
+    )
 
 
 def ask_silence(look: Look, asker: Asker, code: str, steps: int) -> ControlRequest:
@@ -291,6 +302,15 @@ def await_outcome(folder: Path, request: ControlRequest, tail: EventTail, *, tim
         if not outcome.is_final and not is_over:
             time.sleep(POLL_S)
     return outcome
+
+
+def carry_out(look: Look, request: ControlRequest, *, timeout_s: float) -> Outcome:
+    """Hand a request in and wait for what becomes of it, as `await_outcome` does.
+
+    Raises `Refused`, of which `NobodyReads`, when it cannot be handed in, and `OSError`.
+    """
+    check_reader(look)
+    return await_outcome(look.folder, request, submit(look.folder, request), timeout_s=timeout_s)
 
 
 def await_verdict(folder: Path, action_id: str, cursor: str) -> ActionRecord | None:

@@ -1,6 +1,6 @@
 """Views for people: a run at a glance, one diagnostic in full, and the tables of rules, knobs and metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -8,13 +8,14 @@ from rich.text import Text
 
 from tocsin.diagnostics import render
 from tocsin.diagnostics.liveness import SILENCE_S
+from tocsin.diagnostics.modes import WORDS, Gap
 from tocsin.diagnostics.reader import count
 from tocsin.diagnostics.rule import Rule
 from tocsin.diagnostics.snapshot import Cell, Grid, Span
 from tocsin.diagnostics.status import Metrics, Status
 from tocsin.schemas.actions import Action
 from tocsin.schemas.base import NonFinite
-from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic, Evidence
+from tocsin.schemas.diagnosis import SEVERITIES, Cost, Coverage, Diagnostic, Evidence
 from tocsin.schemas.feed import WriterState
 from tocsin.schemas.knobs import Knob
 
@@ -52,7 +53,7 @@ def status_view(status: Status) -> RenderableType:
         head.add_row("feed", Text(f"it is incomplete or was changed, or the rules were; {hint}", style="bold yellow"))
     elif status.feed.why:
         head.add_row("feed", Text(f"not compared with the events: {status.feed.why}", style=render.QUIET))
-    parts: list[RenderableType] = [head, Text(), open_title(status)]
+    parts: list[RenderableType] = [head, Text(), open_title(status.active)]
     parts += [open_view(item, hint=f"tocsin get {status.run_id} {item.id}") for item in status.active]
     if status.pending is not None:
         parts += [Text(), Text(f"{len(status.pending)} pending", style="bold")]
@@ -121,9 +122,9 @@ def metric_lines(metrics: Metrics) -> list[tuple[str, str]]:
     return lines
 
 
-def open_title(status: Status) -> Text:
+def open_title(active: Iterable[Diagnostic]) -> Text:
     """`1 critical, 2 warning open, 3 more explained by them`, or that nothing is."""
-    counts = count(status.active).model_dump()
+    counts = count(active).model_dump()
     named = [f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity]]
     explained = f", {counts['explained']} more explained by them" if counts["explained"] else ""
     return Text(f"{', '.join(named)} open{explained}" if named else "nothing is open", style="bold")
@@ -142,6 +143,8 @@ def open_view(record: Diagnostic, *, hint: str = "") -> RenderableType:
     table.add_row("", Text(render.clean(record.summary)))
     for relation in record.relations:
         table.add_row("", Text(render.relation_text(relation)))
+    if record.cost is not None and not record.suppressed:
+        table.add_row("", Text(f"since then {cost_text(record.cost)}", style=render.QUIET))
     action = render.best_action(record)
     if action is not None:
         table.add_row("", Text(f"-> {render.action_title(action)}"))
@@ -177,6 +180,8 @@ def diagnostic_view(record: Diagnostic) -> RenderableType:
     head.add_row("state", Text(state, style=render.record_style(record)))
     head.add_row("what", Text(render.clean(record.summary)))
     head.add_row("when", Text(_times(record)))
+    if record.cost is not None:
+        head.add_row("since then", Text(cost_text(record.cost)))
     for item in record.evidence:
         head.add_row("evidence", Text(_evidence(item)))
     for cause in record.causes:
@@ -190,6 +195,21 @@ def diagnostic_view(record: Diagnostic) -> RenderableType:
         head.add_row(relation.kind.replace("_", " "), Text(render.clean(relation.id)))
     head.add_row("more", Text(render.clean(record.help)))
     return head
+
+
+def cost_text(cost: Cost) -> str:
+    """`2.1 h, 53,745 tokens (31,961 without gradient); learner idle 312 s, sampler idle 9.0 s, 1 device`."""
+    spent = []
+    if cost.hours is not None:
+        spent.append(duration(3600 * cost.hours))
+    if cost.tokens is not None:
+        without = cost.tokens_without_gradient
+        spent.append(f"{cost.tokens:,} tokens{'' if without is None else f' ({without:,} without gradient)'}")
+    waits = {"learner": cost.learner_idle_s, "sampler": cost.sampler_idle_s}
+    idle = [f"{who} idle {duration(seconds)}" for who, seconds in waits.items() if seconds is not None]
+    if cost.devices is not None:
+        idle.append(render.plural(cost.devices, "device"))
+    return "; ".join(", ".join(part) for part in (spent, idle) if part)
 
 
 def _times(record: Diagnostic) -> str:
@@ -225,11 +245,18 @@ def _action_lines(action: Action) -> Iterable[tuple[str, str]]:
         yield "", f"disabled: {render.clean(action.disabled)}"
 
 
-def rule_table(rules: Iterable[Rule]) -> Table:
-    """The rules; the evidence is what shows that a rule is right."""
+def rule_table(entries: Iterable[Rule | Gap], package_of: Callable[[Rule], str | None]) -> Table:
+    """Every failure mode; the evidence is what shows that its rule is right and who says so, or why there is none."""
     table = listing("code", "name", "kind", "evidence", "what is wrong")
-    for rule in rules:
-        table.add_row(Text(rule.code, style="bold"), rule.name, rule.kind, rule.proof, rule.title)
+    for entry in entries:
+        if isinstance(entry, Gap):
+            row = (entry.code, entry.name, "-", WORDS[entry.why], entry.title)
+            table.add_row(*(Text(cell, style=render.QUIET) for cell in row))
+        else:
+            package = package_of(entry)
+            proof = f"{entry.proof}, says {package}" if package else entry.proof
+            cells = (entry.name, entry.kind, proof, entry.title)
+            table.add_row(Text(entry.code, style="bold"), *map(render.clean, cells))
     return table
 
 

@@ -18,12 +18,13 @@ from tocsin.diagnostics.rule import Answer, Rule
 from tocsin.diagnostics.rules import ALL_RULES
 from tocsin.diagnostics.selection import select
 from tocsin.diagnostics.silences import Silences
+from tocsin.diagnostics.spending import Spending
 from tocsin.diagnostics.storm import Storm
 from tocsin.diagnostics.trials import Offer
 from tocsin.schemas.actions import ActionRecord
-from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, Reason
+from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, NotEvaluated, Reason
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, ControlAnswered, RunEnded
+from tocsin.schemas.events import ClockTicked, ControlAnswered, KnobChanged, RunEnded
 
 __all__ = ["Engine", "Record", "fingerprint"]
 
@@ -32,13 +33,14 @@ Record = Diagnostic | Coverage | ActionRecord
 LOUDER: tuple[Reason, ...] = ("fired", "reopened", "escalated", "data_back")
 """Changes after which a finding may begin to explain others."""
 WARMING_STEPS: Final = 10
-"""Steps between two coverage records that tell of nothing but rules warming up, one after the other."""
+"""Steps between two coverage records that tell of nothing but rules settling, one after the other."""
 
 
 class Engine:
     """Judges a run event by event.
 
-    Raises `ValueError` for a rule or threshold that does not exist and for a threshold out of its range.
+    `left_out` names rules that could not be loaded, for coverage. Raises `ValueError` for a rule or threshold that does
+    not exist and for a threshold out of its range.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Engine:
         *,
         disable: Collection[str] = (),
         thresholds: Mapping[str, Mapping[str, float]] = {},
+        left_out: Mapping[str, NotEvaluated] = {},
     ) -> None:
         chosen = select(ALL_RULES if rules is None else rules, disable=disable, thresholds=thresholds)
         off = {rule.code for rule, is_off in chosen if is_off}
@@ -57,8 +60,11 @@ class Engine:
         self._features = Features()
         self._links = Links(self._watches)
         self._silences = Silences()
-        self._storm = Storm()
+        self._left_out = left_out
+        self._storm, self._storm_of_added = Storm(), Storm()
+        """Rules of other packages have room of their own, so that they change nothing about what ours say."""
         self._actions = ActionLog()
+        self._spending = Spending()
         self._coverage: Coverage | None = None
         self._coverage_is_old = True
         self._is_warming = False
@@ -70,6 +76,7 @@ class Engine:
         """Take in one event; returns the records that are due, in the order in which they belong into the feed."""
         records: list[Record] = list(self._actions.take(event, self._features.settings.knobs, self._offer))
         self._features.update(event)
+        self._spending.update(event)
         self._last = event
         if self._silences.until or isinstance(event, ControlAnswered):
             self._hear_silences(event, records)
@@ -81,18 +88,25 @@ class Engine:
             at = moment(event)
             for watch in concerned:
                 answer, was_asked = watch.answer(event, self._features)
-                if was_asked:
+                if was_asked and not watch.is_unmoved(answer):
                     self._advance(watch, answer, at, event, records)
-        if isinstance(event, RunEnded):
-            self._end(event, records)
-        elif isinstance(event, ClockTicked) and event.events_dropped > self._lost_events:
-            self._coverage_is_old = self._coverage_is_old or self._lost_events == 0
-            self._lost_events = event.events_dropped
+        self._follow(event, records)
         if self._is_coverage_due(event):
             self._coverage = self._cover(event)
             self._coverage_is_old = self._is_warming = False
             records.append(self._coverage)
         return records
+
+    def _follow(self, event: BaseEvent, records: list[Record]) -> None:
+        """What an event changes about what is open or covered, whatever the rules say to it."""
+        if isinstance(event, RunEnded):
+            self._end(event, records)
+        elif isinstance(event, KnobChanged):
+            for watch in self._watches:
+                watch.outdate(event.path, event.step)
+        elif isinstance(event, ClockTicked) and event.events_dropped > self._lost_events:
+            self._coverage_is_old = self._coverage_is_old or self._lost_events == 0
+            self._lost_events = event.events_dropped
 
     def active(self) -> list[Diagnostic]:
         """Everything open, with its newest evidence. The reason is that of the state, not of a record written."""
@@ -106,10 +120,16 @@ class Engine:
     def pending(self) -> list[Diagnostic]:
         """What holds and is not reported: not for long enough yet, or held back. Never written to the feed."""
         return [
-            conclude(watch, watch.track.candidate, self._last, "pending", Context())
+            conclude(watch, watch.track.candidate, self._last, "pending", Context(spent=self._spending.spent))
             for watch in self._watches
             if watch.track.candidate is not None and self._last is not None
         ]
+
+    def unsettled(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Codes of rules that may be about to report something: those that are pending, and those that warm up."""
+        pending = frozenset(watch.rule.code for watch in self._watches if watch.track.candidate is not None)
+        waiting = [watch for watch in self._watches if watch.status is not None and watch.status.reason == "warm_up"]
+        return pending, frozenset(watch.rule.code for watch in waiting)
 
     @property
     def coverage(self) -> Coverage | None:
@@ -119,18 +139,19 @@ class Engine:
     def _advance(self, watch: Watch, answer: Answer, at: At, event: BaseEvent, records: list[Record]) -> None:
         before = watch.status
         if watch.note(answer):
-            is_warm_up = all(status is None or status.reason == "warm_up" for status in (before, watch.status))
-            self._coverage_is_old = self._coverage_is_old or not is_warm_up
+            self._coverage_is_old = self._coverage_is_old or not _is_settling(before, watch.status)
             self._is_warming = True
         is_due = watch.track.is_due(answer)
         hold = is_due and self._holds(watch, at.step)
         if watch.is_held_back and not (hold and is_due):
             watch.is_held_back, self._coverage_is_old = False, True
-        reason = watch.track.advance(answer, at, hold=hold)
+        reason = watch.track.advance(answer, at, hold=hold, spent=self._spending.spent)
         if watch.track.candidate is None:
             watch.waited = 0
         if reason is None:
             reason = self._links.review(watch)
+        if reason is None and watch.is_outdated(answer, at.step):
+            reason = "reminder"
         if reason is not None:
             self._change(watch, reason, event, records)
 
@@ -144,10 +165,13 @@ class Engine:
             return False
         if self._links.waits(watch, onset):
             return True
-        has_room = self._storm.has_room(step)
+        has_room = self._room(watch).has_room(step)
         if not has_room and not watch.is_held_back:
             watch.is_held_back = self._coverage_is_old = True
         return not has_room
+
+    def _room(self, watch: Watch) -> Storm:
+        return self._storm_of_added if watch.is_added else self._storm
 
     def _change(self, watch: Watch, reason: Reason, event: BaseEvent, records: list[Record]) -> None:
         """Report a change of state and what follows from it for causes and consequences."""
@@ -157,7 +181,7 @@ class Engine:
         if reason in LOUDER:
             due += self._links.fired(watch)
         if reason in ("fired", "reopened") and watch.explainer is None:
-            self._storm.spend(event.step)
+            self._room(watch).spend(event.step)
         for item, _ in list(due):
             raised = self._links.inherit(item)
             due += [(root, "escalated") for root in raised if all(root is not other for other, _ in due)]
@@ -180,11 +204,11 @@ class Engine:
 
     def _write(self, watch: Watch, episode: Episode, reason: Reason, event: BaseEvent, records: list[Record]) -> None:
         record = self._conclude(watch, episode, event, reason)
-        watch.told = None if reason == "resolved" else record
+        watch.told, watch.outdated = None if reason == "resolved" else record, None
         records.append(record)
 
     def _conclude(self, watch: Watch, episode: Episode, event: BaseEvent, reason: Reason) -> Diagnostic:
-        context = Context(self._links.relations(watch), self._links.is_suppressed(watch))
+        context = Context(self._links.relations(watch), self._links.is_suppressed(watch), self._spending.spent)
         return conclude(watch, episode, event, reason, context)
 
     def _hear_silences(self, event: BaseEvent, records: list[Record]) -> None:
@@ -234,7 +258,8 @@ class Engine:
 
     def _cover(self, event: BaseEvent) -> Coverage:
         evaluated = sorted(watch.rule.code for watch in self._watches if watch.status is None)
-        missing = {watch.rule.code: watch.status for watch in self._watches if watch.status is not None}
+        silent = {watch.rule.code: watch.status for watch in self._watches if watch.status is not None}
+        missing = {**silent, **self._left_out}
         held_back = sum(watch.is_held_back for watch in self._watches)
         has_errors = any(status.reason == "error" for status in missing.values())
         is_degraded = self._lost_events > 0 or held_back > 0 or has_errors
@@ -248,3 +273,10 @@ class Engine:
             held_back=held_back,
             silenced=dict(sorted(self._silences.until.items())),
         )
+
+
+def _is_settling(before: NotEvaluated | None, now: NotEvaluated | None) -> bool:
+    """Whether a rule only found out what it can judge, or warms up; one that lost what it judged by is news."""
+    if before is None:
+        return now is None or now.reason == "warm_up"
+    return now is None or now.reason != "error"

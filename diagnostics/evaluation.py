@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.lifecycle import Episode, Track
-from tocsin.diagnostics.rule import MAY_WARN, Answer, Finding, Rule, not_evaluated
+from tocsin.diagnostics.render import clean
+from tocsin.diagnostics.rule import MAY_WARN, Answer, Finding, Rule, is_added, not_evaluated
+from tocsin.diagnostics.vetting import vetted
+from tocsin.schemas.actions import Action
 from tocsin.schemas.diagnosis import Cause, Diagnostic, NotEvaluated
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.step import StepCompleted
@@ -18,6 +21,8 @@ class Watch:
         self.rule = rule
         self.is_disabled = is_disabled
         self.track = Track(rule.timing)
+        self.is_added = is_added(rule)
+        """Whether another package brought the rule, so that its answers are vetted."""
         trigger = rule.trigger.model_fields["type"].default
         waiting = not_evaluated("warm_up", f"waits for its first `{trigger}` event")
         self.status: NotEvaluated | None = (
@@ -36,6 +41,8 @@ class Watch:
         """The newest record that readers have of something open; None when they know of nothing open."""
         self.owed: Episode | None = None
         """An episode that readers believe open and that resolved in a silence."""
+        self.outdated: int | None = None
+        """Step from which what is open is told again, because a knob that its actions name has changed since."""
         self._absent = not_evaluated(
             "missing_input", f"no `{trigger}` event in the last {rule.timing.silent_after} steps"
         )
@@ -71,6 +78,31 @@ class Watch:
         self._silent_steps += 1
         return self._absent, self._silent_steps > self.rule.timing.silent_after
 
+    def is_unmoved(self, answer: Answer) -> bool:
+        """Whether `answer` changes nothing: a rule that never spoke says once more that nothing is wrong, or why not.
+
+        Most answers of a healthy run are of this kind, so this is what a rule costs.
+        """
+        if self.track.state != "inactive" or self.is_held_back:
+            return False
+        if answer is None:
+            return self.status is None and self._missing == 0
+        return answer is self.status
+
+    def outdate(self, path: str, step: int) -> None:
+        """A knob changed at `step`: actions that were computed from its old value can no longer be applied.
+
+        They are computed anew, and the finding told again, when the change has had its time to show an effect.
+        """
+        waits = [] if self.told is None else [a.cooldown_steps for a in self.told.actions if _names(a, path)]
+        if waits:
+            self.outdated = step + max(waits)
+
+    def is_outdated(self, answer: Answer, step: int) -> bool:
+        """Whether what is open still holds and is due to be told again."""
+        is_due = self.outdated is not None and step >= self.outdated
+        return is_due and self.track.state == "firing" and isinstance(answer, Finding)
+
     def note(self, answer: Answer) -> bool:
         """Keep the status for coverage; whether it changed. A single gap in the input is not news."""
         before = self.status
@@ -86,8 +118,15 @@ class Watch:
     def _ask(self, features: Features) -> Answer:
         try:
             answer = self.rule.check(features, is_open=self.track.is_open)
-        except Exception as error:  # protects the other rules and the run from a bug in one rule
-            return not_evaluated("error", f"the rule raised `{type(error).__name__}`")
+            answer = vetted(answer) if self.is_added else answer
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # protects the other rules and the run from one that fails, exits or panics
+            return not_evaluated("error", f"the rule raised `{clean(type(error).__name__[:80])}`")
         if isinstance(answer, Finding) and self.rule.proof not in MAY_WARN:
             return replace(answer, severity="info")
         return answer
+
+
+def _names(action: Action, path: str) -> bool:
+    return any(patch.path == path for patch in action.patches)

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import KnobChanged, RunResumed, RunStarted
 from tocsin.schemas.knobs import KnobValue
+from tocsin.schemas.setup import RunSetup
 from tocsin.schemas.step import StepCompleted
 
 ACCELERATORS: Final = ("cuda", "simulated")
@@ -43,9 +44,13 @@ class Settings(Feature):
         self.step = 0
         self.knobs: dict[str, KnobValue] = {}
         self.launched: dict[str, KnobValue] = {}
+        self.planned_steps = 0
+        """Optimizer steps planned; 0 when the run did not say."""
         self.has_accelerator: bool | None = None
         """None until a device list was seen."""
         self.loss_variant = ""
+        self.setup = RunSetup()
+        """Empty when the run did not state it."""
         self.failed_budget = math.inf
         """Smallest `microbatch_tokens` from which the learner retreated for lack of memory."""
         self.oom_steps: deque[int] = deque(maxlen=10)
@@ -57,8 +62,10 @@ class Settings(Feature):
         if isinstance(event, RunStarted):
             self.launched = dict(event.knobs)
             self.loss_variant = event.loss_variant
+            self.planned_steps = event.num_steps
         if isinstance(event, RunStarted | RunResumed):
             self.knobs = dict(event.knobs)
+            self.setup = event.setup or RunSetup()
             self.has_accelerator = any(device.kind in ACCELERATORS for device in event.devices)
         elif isinstance(event, KnobChanged):
             self.knobs[event.path] = event.after

@@ -9,7 +9,8 @@ from tocsin.diagnostics.feature import Feature
 from tocsin.schemas.base import as_float
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import RunResumed, WeightsSynced
+from tocsin.schemas.events import RunResumed
+from tocsin.schemas.generation import WeightsSynced
 from tocsin.schemas.step import StepCompleted
 
 TRIANGLE: Final = 1.05

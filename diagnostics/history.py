@@ -18,7 +18,14 @@ from tocsin.schemas.base import as_float
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic, Severity
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import EvaluationCompleted, QueueSampled, RolloutFailed, RunEnded, RunResumed, SamplerSampled
+from tocsin.schemas.events import (
+    EvaluationCompleted,
+    QueueSampled,
+    RolloutFailed,
+    RunEnded,
+    RunResumed,
+)
+from tocsin.schemas.generation import SamplerSampled
 from tocsin.schemas.step import StepCompleted
 
 RECENT: Final = 20

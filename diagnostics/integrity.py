@@ -8,9 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from tocsin.diagnostics.added_rules import Added
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.reader import OPEN_STATES, NotAFeed
 from tocsin.diagnostics.recording import Verdict, judge_again
+from tocsin.diagnostics.rule import ADDED
 from tocsin.diagnostics.runs import BadManifest, RunNotFound, read_manifest
 from tocsin.schemas.diagnosis import Diagnostic
 
@@ -31,7 +33,8 @@ class FeedCheck(NamedTuple):
 def check_feed(folder: Path, active: list[Diagnostic], replayed: Verdict | None = None) -> FeedCheck:
     """Compare what the feed says is open with the events. `replayed` saves judging them once more.
 
-    Rules differ between releases, so a run of another one is left unchecked.
+    Rules differ between releases, so a run of another one is left unchecked. Those of other packages may be missing
+    here or be others, so only ours are compared.
     """
     path = folder / EVENTS_FILE
     if not _is_of_this_release(folder):
@@ -39,7 +42,7 @@ def check_feed(folder: Path, active: list[Diagnostic], replayed: Verdict | None 
     try:
         if path.stat().st_size > LARGEST_BYTES:
             return FeedCheck("unchecked", f"its events are larger than {LARGEST_BYTES >> 20} MiB")
-        verdict = judge_again(path) if replayed is None else replayed
+        verdict = judge_again(path, Added()) if replayed is None else replayed
     except (NotAFeed, FileNotFoundError):
         return FeedCheck("unchecked", "its events cannot be read")
     found: dict[str, Diagnostic] = {}
@@ -51,7 +54,7 @@ def check_feed(folder: Path, active: list[Diagnostic], replayed: Verdict | None 
 
 
 def _keys(records: list[Diagnostic]) -> set[tuple[str, str, str]]:
-    return {(record.id, record.state, record.severity) for record in records}
+    return {(record.id, record.state, record.severity) for record in records if not record.code.startswith(ADDED)}
 
 
 def _is_of_this_release(folder: Path) -> bool:

@@ -3,10 +3,11 @@
 A `Track` sees one answer per evaluation and says when a record is due. It knows nothing of events or records.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tocsin.diagnostics.rule import Answer, Finding, Timing
+from tocsin.diagnostics.spending import Spent
 from tocsin.schemas.diagnosis import SEVERITIES, At, NotEvaluated, Reason, Severity
 
 State = Literal["inactive", "pending", "firing", "no_data", "resolved"]
@@ -38,6 +39,8 @@ class Episode:
     """Evaluations at which the condition held."""
     fired: At | None = None
     resolved: At | None = None
+    before: Spent = field(default_factory=Spent)
+    """What the run had spent when it started."""
 
     def seen(self, finding: Finding, at: At) -> "Episode":
         """This episode with one more evaluation at which the condition held."""
@@ -71,8 +74,11 @@ class Track:
         held = 0 if self.candidate is None else self.candidate.count
         return not self.is_open and isinstance(answer, Finding) and held + 1 >= self._timing.persistence
 
-    def advance(self, answer: Answer, at: At, *, hold: bool = False) -> Reason | None:
-        """Take the answer of one evaluation. With `hold`, what would fire stays pending."""
+    def advance(self, answer: Answer, at: At, *, hold: bool = False, spent: Spent | None = None) -> Reason | None:
+        """Take the answer of one evaluation. With `hold`, what would fire stays pending.
+
+        `spent` is what the run has spent so far; an episode that begins now remembers it.
+        """
         if not self.is_open:
             self._since_resolved += 1
         if isinstance(answer, NotEvaluated):
@@ -80,7 +86,7 @@ class Track:
         self._missing = 0
         if self.is_open:
             return self._open(answer, at)
-        return self._closed(answer, at, hold=hold)
+        return self._closed(answer, at, hold=hold, spent=spent or Spent())
 
     def inherit(self, severity: Severity) -> None:
         """Raise what is open to the severity of something that it explains."""
@@ -106,14 +112,21 @@ class Track:
         if self.state == "pending":
             self.state = "inactive" if self.episode is None else "resolved"
 
-    def _closed(self, finding: Finding | None, at: At, *, hold: bool) -> Reason | None:
+    def _closed(self, finding: Finding | None, at: At, *, hold: bool, spent: Spent) -> Reason | None:
         if finding is None:
             self._drop_candidate()
             return None
         self.state = "pending"
         if self.candidate is None:
             number = 1 if self.episode is None else self.episode.number + 1
-            self.candidate = Episode(number=number, severity=finding.severity, finding=finding, started=at, last=at)
+            self.candidate = Episode(
+                number=number,
+                severity=finding.severity,
+                finding=finding,
+                started=at,
+                last=at,
+                before=spent.copy(),
+            )
         else:
             # An episode opens as grave as it was throughout its pending time; one bad reading does not decide.
             lowest = milder(self.candidate.severity, finding.severity)
@@ -133,6 +146,7 @@ class Track:
                 severity=graver(old.severity, candidate.severity),
                 started=old.started,
                 fired=old.fired,
+                before=old.before,
                 count=old.count + candidate.count,
             )
         else:

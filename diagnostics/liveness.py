@@ -14,7 +14,7 @@ from tocsin.diagnostics.lock import Holder, living_writer
 from tocsin.diagnostics.runs import BadManifest, RunNotFound, read_manifest
 from tocsin.schemas.config import DiagnosticsConfig
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, RunEnded
+from tocsin.schemas.events import ClockTicked, ComponentHeartbeat, RunEnded
 from tocsin.schemas.feed import WriterState
 from tocsin.schemas.manifest import Attempt
 
@@ -77,7 +77,8 @@ class RunWatch:
         return _Declared(manifest.attempts[-1], manifest.config.diagnostics.tick_s)
 
     def _newest(self, num: int) -> list[BaseEvent]:
-        """The last `num` readable events, newest first; none when there is no file."""
+        """The last `num` readable events, newest first, without routine heartbeats, which a hung trainer may go on
+        giving; none when there is no file."""
         path = self._folder / EVENTS_FILE
         try:
             _, start = read_header(path, "events")
@@ -86,7 +87,7 @@ class RunWatch:
         with path.open("rb") as file:
             backwards = lines_backwards(file, start, file.seek(0, os.SEEK_END))
             events = (event for line in backwards if (event := parse_event(line)) is not None)
-            return list(islice(events, num))
+            return list(islice((event for event in events if not _is_routine(event)), num))
 
 
 def _starting(holder: Holder, declared: Attempt | None, newest: BaseEvent | None) -> int | None:
@@ -102,6 +103,10 @@ def _starting(holder: Holder, declared: Attempt | None, newest: BaseEvent | None
         return number
     is_itself = declared is not None and (declared.pid, declared.host) == (holder.pid, holder.host)
     return newest.attempt + 1 if isinstance(newest, RunEnded) and not is_itself else None
+
+
+def _is_routine(event: BaseEvent) -> bool:
+    return isinstance(event, ComponentHeartbeat) and event.is_routine
 
 
 def _has_ended(newest: list[BaseEvent]) -> bool:

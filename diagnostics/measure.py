@@ -1,13 +1,16 @@
 """`python -m tocsin.diagnostics.measure RUN`: what the diagnostics cost, measured on the events of a recorded run.
 
+Says first what the run itself recorded of its weight syncs: how many were proved, and where their time went.
+
 Replays the steps of one run again and again, with rising numbers, as if the run were `--steps` long. Prints steps per
 second, the cost of the rules per step, and the resident memory on the way, which must not grow.
 """
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -17,11 +20,16 @@ from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.reader import read_events
 from tocsin.diagnostics.runs import find_run
-from tocsin.schemas.base import read
+from tocsin.schemas.base import as_float, read
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import EVENT, RunEnded, RunResumed, RunStarted
+from tocsin.schemas.generation import WeightsSynced
 
 MIB = 1 << 20
+REPORTED = frozenset(10**power for power in range(3, 10))
+"""Steps after which memory is printed."""
+KEPT = 100_000
+"""Steps whose cost is kept."""
 
 
 def endless(recorded: list[BaseEvent], steps: int) -> Iterator[list[BaseEvent]]:
@@ -42,36 +50,65 @@ def endless(recorded: list[BaseEvent], steps: int) -> Iterator[list[BaseEvent]]:
         yield numbered
 
 
-def measure_rules(recorded: list[BaseEvent], steps: int) -> None:
-    """Print throughput, cost per step and memory of the engine over `steps` steps."""
-    engine, process = Engine(), psutil.Process()
-    costs: list[int] = []
-    began, next_report = time.perf_counter(), 1_000
-    done = 0
+def judge_endless(recorded: list[BaseEvent], steps: int, look: Callable[[int], None] = lambda done: None) -> list[int]:
+    """Nanoseconds that the engine took for each step of an endless run, of the first `KEPT` steps at most.
+
+    `look` is told after each step how many are done.
+    """
+    engine, costs = Engine(), list[int]()
     for done, events in enumerate(endless(recorded, steps), start=1):
         start = time.perf_counter_ns()
         for event in events:
             engine.observe(event)
-        if len(costs) < 100_000:
+        if len(costs) < KEPT:
             costs.append(time.perf_counter_ns() - start)
-        if done == next_report:
+        look(done)
+    return costs
+
+
+def measure_rules(recorded: list[BaseEvent], steps: int) -> None:
+    """Print throughput, cost per step and memory of the engine over `steps` steps."""
+    process, began, taken = psutil.Process(), time.perf_counter(), 0
+
+    def look(done: int) -> None:
+        nonlocal taken
+        taken = done
+        if done in REPORTED:
             print(f"after {done:>9,} steps: {process.memory_info().rss / MIB:.1f} MiB resident", flush=True)
-            next_report *= 10
+
+    costs = judge_endless(recorded, steps, look)
     seconds = time.perf_counter() - began
     centiles = quantiles(costs, n=100)
-    print(f"rules: {done / seconds:,.0f} steps/s, {done:,} steps in {seconds:.1f} s, renumbering included")
+    print(f"rules: {taken / seconds:,.0f} steps/s, {taken:,} steps in {seconds:.1f} s, renumbering included")
     print(f"rules: {median(costs) / 1e3:.0f} µs a step (median), {centiles[98] / 1e3:.0f} µs (p99)")
 
 
-def measure_reading(path: Path, recorded: list[BaseEvent]) -> None:
-    """Print the speed of parsing and judging, which is what `tocsin replay` does."""
-    lines = path.read_bytes().splitlines()[1:]
+def describe_syncs(recorded: list[BaseEvent]) -> None:
+    """Print the medians of the parts of all weight syncs, and the largest gap of a probe."""
+    syncs = [event for event in recorded if isinstance(event, WeightsSynced)]
+    if not syncs:
+        return
+    parts = {name: [event.seconds[name] for event in syncs if name in event.seconds] for name in syncs[-1].seconds}
+    shown = ", ".join(f"{name} {median(values) * 1e3:.0f}" for name, values in parts.items())
+    gap = max((as_float(event.probe_gap) for event in syncs), key=lambda value: (math.isnan(value), value))
+    proved = sum(event.verified for event in syncs)
+    print(f"syncs: {proved} of {len(syncs)} proved, largest gap {gap:.1e} nats; ms (medians): {shown}")
+
+
+def replay_s(lines: Sequence[bytes]) -> float:
+    """Seconds to parse and judge the lines of a recording, which is what `tocsin replay` does."""
     engine = Engine()
-    steps = max(event.step for event in recorded)
     began = time.perf_counter()
     for line in lines:
         engine.observe(read(EVENT, line))
-    seconds = time.perf_counter() - began
+    return time.perf_counter() - began
+
+
+def measure_reading(path: Path, recorded: list[BaseEvent]) -> None:
+    """Print the speed of a replay."""
+    lines = path.read_bytes().splitlines()[1:]
+    steps = max(event.step for event in recorded)
+    seconds = replay_s(lines)
     print(f"replay: {steps / seconds:,.0f} steps/s, {len(lines)} events, {len(lines) / steps:.1f} events a step")
 
 
@@ -91,6 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not any(event.step for event in recorded):
         print("tocsin: RUN must have at least one step; choose a longer run", file=sys.stderr)
         return 2
+    describe_syncs(recorded)
     measure_reading(path, recorded)
     measure_rules(recorded, options.steps)
     return 0

@@ -12,14 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tocsin.diagnostics.clock import Cost, Meter, utc_text
 from tocsin.diagnostics.feed import EVENTS_FILE, Record, RunWriter
 from tocsin.diagnostics.jsonl import NotAFeed
 from tocsin.diagnostics.reader import read_events
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, RunContinued, RunEnded, RunPaused, RunResumed
+from tocsin.schemas.events import ClockTicked, ComponentHeartbeat, RunContinued, RunEnded, RunPaused, RunResumed
 
 GATHER_S: Final = 0.25
 """How long events gather before the thread looks. Handled together they cost half as much as one by one: the thread
@@ -30,6 +30,9 @@ HELD_RECORDS: Final = 1_000
 """Records kept for later while the disk refuses them."""
 
 log: Final = logging.getLogger("tocsin")
+
+Shown = TypeVar("Shown", BaseEvent, Record)
+"""What a hook is given."""
 
 
 class Engine(Protocol):
@@ -61,7 +64,7 @@ class Lost(NamedTuple):
     engine_errors: int
     """Events at which the engine raised."""
     hook_errors: int
-    """Records at which `on_record` raised."""
+    """Times at which `on_record`, `on_event` or `on_judged` raised."""
 
 
 class _Position(NamedTuple):
@@ -70,8 +73,12 @@ class _Position(NamedTuple):
     config_generation: int = 0
 
 
-def _nothing(_: Record) -> None:
-    """The hook of a monitor whose records nobody wants to see at once."""
+def _nothing(_: object) -> None:
+    """The hook of a monitor whose events or records nobody wants to see at once."""
+
+
+def _nobody(_event: BaseEvent, _records: Sequence[Record]) -> None:
+    """The hook of a monitor in whose run nobody acts on records."""
 
 
 class Monitor:
@@ -79,12 +86,15 @@ class Monitor:
 
     Signal handlers must not call `emit`: the thread that they interrupt may be inside it.
 
-    `on_record` sees each new record in the monitor's thread, in order: with its number, or without one (`seq` 0)
-    while the disk refuses. On a resumed run the engine is first shown the events on file, and the records it gives
-    that the feed lacks are appended.
+    `on_event` sees each event in the monitor's thread, once it is on file and before it is judged. `on_record` sees
+    each new record there, in order: with its number, or without one (`seq` 0) while the disk refuses. On a resumed run
+    the engine is first shown the events on file, and the records it gives that the feed lacks are appended.
+
+    `on_judged` sees each event with the records that it gave rise to, once they are written, in the monitor's thread;
+    on a resumed run the events on file first, in the same way.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 three hooks, because each sees something else at another time
         self,
         writer: RunWriter,
         engine: Engine,
@@ -92,12 +102,16 @@ class Monitor:
         attempt: int,
         tick_s: float,
         on_record: Callable[[Record], None] = _nothing,
+        on_judged: Callable[[BaseEvent, Sequence[Record]], None] = _nobody,
+        on_event: Callable[[BaseEvent], None] = _nothing,
     ) -> None:
         self._writer = writer
         self._engine = engine
         self._attempt = attempt
         self._tick_s = tick_s
         self._on_record = on_record
+        self._on_judged = on_judged
+        self._on_event = on_event
         self._queue: deque[BaseEvent] = deque()
         self._position = _Position()
         self._closing = threading.Event()
@@ -179,7 +193,8 @@ class Monitor:
         while True:
             is_closing = self._closing.wait(min(GATHER_S, self._tick_s))
             for event in self._queued():
-                self._last_news = max(self._last_news, event.mono)
+                if not (isinstance(event, ComponentHeartbeat) and event.is_routine):
+                    self._last_news = max(self._last_news, event.mono)
                 self._handle(event)
             if is_closing:
                 break
@@ -207,10 +222,12 @@ class Monitor:
             return
         try:
             for event in read_events(self._writer.folder / EVENTS_FILE):
-                for record in self._judge(event):
+                records = self._judge(event)
+                for record in records:
                     known = record.event_seq < covered or _content(record) in tail
                     if not known:
                         self._publish(record)
+                self._tell(event, records)
         except (OSError, NotAFeed):  # the run goes on with an engine that knows less
             self._complain("engine_errors", "the events of earlier attempts could not be read")
 
@@ -226,11 +243,19 @@ class Monitor:
         self._ended = self._ended or isinstance(event, RunEnded)
         if isinstance(event, RunPaused | RunContinued | RunResumed):
             self._paused = isinstance(event, RunPaused)
+        self._show(self._on_event, written, "event")
         began = time.thread_time_ns()
         records = self._judge(written)
         self._rule_time.add(event.step, time.thread_time_ns() - began)
         for record in records:
             self._publish(record)
+        self._tell(written, records)
+
+    def _tell(self, event: BaseEvent, records: Sequence[Record]) -> None:
+        try:
+            self._on_judged(event, records)
+        except Exception:  # the boundary around the hook: a faulty listener costs itself
+            self._complain("hook_errors", f"the listener failed at event {event.seq}; training is not affected")
 
     def _judge(self, event: BaseEvent) -> Sequence[Record]:
         try:
@@ -246,10 +271,13 @@ class Monitor:
         if len(self._held) > HELD_RECORDS:
             self._held.popleft()
             self._lose("records")
+        self._show(self._on_record, shown, "record")
+
+    def _show(self, hook: Callable[[Shown], None], item: Shown, what: str) -> None:
         try:
-            self._on_record(shown)
-        except Exception:  # the boundary around the hook: a faulty listener costs itself
-            self._complain("hook_errors", f"the listener failed at record {shown.seq}; training is not affected")
+            hook(item)
+        except Exception:  # the boundary around the hooks: a faulty listener costs itself
+            self._complain("hook_errors", f"the listener failed at {what} {item.seq}; training is not affected")
 
     def _write_held(self) -> Record | None:
         """Write the records that wait, in order; returns the last one as written, None when it was not."""

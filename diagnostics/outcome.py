@@ -111,6 +111,66 @@ def pooled(newest_first: Iterable[tuple[int, Totals]], *, steps: int, completion
     return found
 
 
+class PooledShare:
+    """Share of completions with some property: the newest window, and the lowest share of an earlier one.
+
+    The two never overlap, so that what begins now is compared with what was before.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        """Completions in the window."""
+        self.hits = 0
+        """Those with the property."""
+        self.first_step = 0
+        """Oldest step in the window."""
+        self.lowest = math.nan
+        """Smallest share of an earlier window; NaN until there was one."""
+        self._steps: deque[tuple[int, int, int]] = deque()
+        """Step, completions, hits."""
+        self._earlier: deque[tuple[int, int]] = deque()
+        self._earlier_n = self._earlier_hits = 0
+
+    def add(self, step: int, n: int, hits: int) -> None:
+        """Take in the completions of one step, at least one."""
+        self._steps.append((step, n, hits))
+        self.n += n
+        self.hits += hits
+        while self.n - self._steps[0][1] >= COMPLETIONS:
+            _, gone, gone_hits = self._steps.popleft()
+            self.n -= gone
+            self.hits -= gone_hits
+            self._retire(gone, gone_hits)
+        self.first_step = self._steps[0][0]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window holds enough to be judged."""
+        return self.n >= COMPLETIONS
+
+    @property
+    def share(self) -> float:
+        """Share in the window; NaN until it is full."""
+        return self.hits / self.n if self.n >= COMPLETIONS else math.nan
+
+    @property
+    def error(self) -> float:
+        """Standard error of `share`, as if completions were independent; NaN until the window is full."""
+        return math.sqrt(self.share * (1 - self.share) / self.n) if self.n else math.nan
+
+    def _retire(self, n: int, hits: int) -> None:
+        self._earlier.append((n, hits))
+        self._earlier_n += n
+        self._earlier_hits += hits
+        while self._earlier_n - self._earlier[0][0] >= COMPLETIONS:
+            gone, gone_hits = self._earlier.popleft()
+            self._earlier_n -= gone
+            self._earlier_hits -= gone_hits
+        if self._earlier_n >= COMPLETIONS:
+            share = self._earlier_hits / self._earlier_n
+            self.lowest = share if math.isnan(self.lowest) else min(self.lowest, share)
+
+
 class Truncation(Feature):
     """Completions that ended at the length limit: the newest window, and the lowest share of an earlier one."""
 
@@ -118,58 +178,27 @@ class Truncation(Feature):
     moved_by = frozenset({"truncation"})
 
     def __init__(self) -> None:
-        self.completions = 0
-        self.cut = 0
-        self.lowest = math.nan
-        """Smallest share of an earlier window without overlap; NaN until there was one."""
+        self.window = PooledShare()
         self.longest = 0.0
         """Tokens of the longest completion of the last step."""
-        self.first_step = 0
-        self._steps: deque[tuple[int, int, int]] = deque()
-        """Step, completions, cut."""
-        self._earlier: deque[tuple[int, int, int]] = deque()
-        self._earlier_sums = (0, 0)
 
     def update(self, event: BaseEvent) -> None:
         """Take in a consumed batch."""
         if not isinstance(event, BatchConsumed):
             return
-        n, cut = sum(event.finish_reasons.values()), event.finish_reasons.get("length", 0)
-        if n == 0:
-            return
-        self.longest = _largest(event)
-        self._steps.append((event.step, n, cut))
-        self.completions += n
-        self.cut += cut
-        while self.completions - self._steps[0][1] >= COMPLETIONS:
-            old = self._steps.popleft()
-            self.completions -= old[1]
-            self.cut -= old[2]
-            self._retire(old)
-        self.first_step = self._steps[0][0]
+        n = sum(event.finish_reasons.values())
+        if n:
+            self.longest = _largest(event)
+            self.window.add(event.step, n, event.finish_reasons.get("length", 0))
 
     @property
     def share(self) -> float:
         """Share of completions in the window that were cut; NaN until the window is full."""
-        return self.cut / self.completions if self.completions >= COMPLETIONS else math.nan
+        return self.window.share
 
     def restart(self) -> None:
         """Start over: another limit cuts another share."""
-        self._steps.clear()
-        self._earlier.clear()
-        self._earlier_sums = (0, 0)
-        self.completions = self.cut = 0
-        self.lowest = math.nan
-
-    def _retire(self, old: tuple[int, int, int]) -> None:
-        self._earlier.append(old)
-        n, cut = self._earlier_sums[0] + old[1], self._earlier_sums[1] + old[2]
-        while n - self._earlier[0][1] >= COMPLETIONS:
-            _, gone, gone_cut = self._earlier.popleft()
-            n, cut = n - gone, cut - gone_cut
-        self._earlier_sums = (n, cut)
-        if n >= COMPLETIONS:
-            self.lowest = cut / n if math.isnan(self.lowest) else min(self.lowest, cut / n)
+        self.window = PooledShare()
 
 
 def _largest(event: BatchConsumed) -> float:

@@ -46,6 +46,11 @@ def show(*items: RenderableType) -> None:
     _write(line.rstrip() for line in captured.get().splitlines())
 
 
+def show_raw(text: str) -> None:
+    """Print a file as it is, whatever the width of the terminal."""
+    _write(text.removesuffix("\n").split("\n"))
+
+
 def show_json(*lines: BaseModel | str) -> None:
     """Print JSON, one object per line, in ASCII so that no byte of it means anything to a terminal.
 

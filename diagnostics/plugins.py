@@ -1,7 +1,8 @@
 """Commands that other packages add to `tocsin` through the entry-point group `tocsin.commands`.
 
-An entry point is a plain function with typer annotations. It is imported when its command is invoked and at no other
-time, so that `tocsin --help` and the reading commands never import a machine-learning library.
+An entry point is a plain function with typer annotations, or a `typer.Typer` with commands of its own. It is imported
+when its command is invoked and at no other time, so that `tocsin --help` and the reading commands never import a
+machine-learning library.
 """
 
 import importlib.util
@@ -28,13 +29,35 @@ class Extension:
 
 
 TRAINING: Final = ("torch", "transformers", "tokenizers", "safetensors", "pyarrow")
+SERVING: Final = ("mcp", "starlette", "uvicorn", "sse_starlette")
 
 EXTENSIONS: Final = {
     "train": Extension(help="Train a language model by asynchronous GRPO.", extra="train", needs=TRAINING),
+    "check": Extension(
+        help="Check a configuration before compute hours are spent on it.",
+        extra="train",
+        needs=TRAINING,
+    ),
     "demo": Extension(
         help="Watch a small model learn in two minutes.",
         extra="train",
         needs=TRAINING,
+    ),
+    "bench": Extension(
+        help="Measure the diagnostics: detection of planted faults, and cost.",
+        extra="train",
+        needs=TRAINING,
+    ),
+    "vllm": Extension(help="Start vLLM servers for runs.", extra="train", needs=("httpx",)),
+    "serve": Extension(
+        help="Serve runs over HTTP and MCP.",
+        extra="serve",
+        needs=SERVING,
+    ),
+    "mcp": Extension(
+        help="Speak MCP on standard input and output.",
+        extra="serve",
+        needs=SERVING,
     ),
 }
 
@@ -63,11 +86,13 @@ def load(point: EntryPoint) -> Any:
                 f"install with: pip install 'tocsin[{known.extra}]'"
             )
     try:
-        function = point.load()
+        loaded = point.load()
     except ImportError as error:  # the boundary to other packages: what they lack is for their user to install
         raise ValueError(f"{point.name}: `{point.value}` cannot be imported: {error}; reinstall its package") from error
+    if isinstance(loaded, typer.Typer):
+        return typer.main.get_group(loaded)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(point.name)(function)
+    app.command(point.name)(loaded)
     return typer.main.get_command(app)
 
 

@@ -1,4 +1,4 @@
-"""What rules share in their findings: one knob to move, one thing to look at, and shares of time as evidence."""
+"""What rules share in their findings: one knob to move, one thing to look at, and numbers as evidence."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,7 +7,7 @@ from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.knob_patch import patch
 from tocsin.diagnostics.rule import Proposal
 from tocsin.schemas.actions import Verify
-from tocsin.schemas.diagnosis import Evidence
+from tocsin.schemas.diagnosis import Evidence, Unit
 
 PIPELINE_STEPS = 20
 """Steps before an answer is judged beyond those that its data spend in the pipeline."""
@@ -33,6 +33,19 @@ def move(
         verify=verify,
         cooldown_steps=pipeline_delay(settings) + PIPELINE_STEPS,
     )
+
+
+def fewer_in_flight(settings: Settings, verify: Verify) -> Proposal | None:
+    """A fifth fewer groups in flight than there can be now; None where one change of the cap does not reach so far.
+
+    The slots of `max_staleness` bound the groups in flight as well, so a cap far above them has to come down first.
+    """
+    cap, groups, bound = (settings.knob(k) for k in ("in_flight_groups", "groups_per_step", "max_staleness"))
+    if cap is None or groups is None or bound is None:
+        return None
+    most = min(cap, groups * (bound + 1))
+    fewer = move(settings, "in_flight_groups", 0.8 * most, verify)
+    return fewer if fewer is not None and (fewer.patches[0].to or most) < most else None
 
 
 def pipeline_delay(settings: Settings) -> int:
@@ -62,4 +75,26 @@ def time_share(metric: str, observed: float, limit: float, steps: int) -> Eviden
         window=steps,
         window_unit="steps",
         n=steps,
+    )
+
+
+def measured(
+    metric: str,
+    observed: float,
+    operator: Literal["<", "<=", ">", ">=", "==", "!="],
+    limit: float,
+    *,
+    unit: str,
+    over: tuple[int, Unit],
+) -> Evidence:
+    """One number beside its limit, taken over so many observations."""
+    return Evidence(
+        metric=metric,
+        observed=observed,
+        operator=operator,
+        threshold=limit,
+        unit=unit,
+        window=over[0],
+        window_unit=over[1],
+        n=over[0],
     )

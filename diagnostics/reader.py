@@ -23,7 +23,7 @@ from tocsin.schemas.diagnosis import SEVERITIES, Coverage, Diagnostic, Severity
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.feed import ActiveCounts, Page, WriterState
 
-__all__ = ["BadCursor", "FeedReader", "NotAFeed", "Unreadable", "read_events"]
+__all__ = ["BadCursor", "FeedReader", "NotAFeed", "UnknownId", "Unreadable", "read_events"]
 
 SCAN_LIMIT: Final = 10_000
 """Records that one poll looks at. A filter that matches little answers an empty page with `has_more`."""
@@ -33,6 +33,10 @@ OPEN_STATES: Final = ("firing", "no_data")
 
 class BadCursor(ValueError):
     """A cursor that no page returned."""
+
+
+class UnknownId(ValueError):
+    """An id that no record of the feed has."""
 
 
 class Cursor(NamedTuple):
@@ -166,6 +170,20 @@ class FeedReader:
         with self._guard, self._path_open() as file:
             index = self._catch_up(file)
             return [record for record in _between(file, index.start, index.end) if _concerns(record, id)]
+
+    def known_id(self, wanted: str) -> str:
+        """`wanted` when the feed knows it, or the id of the newest finding of the rule or action it names.
+
+        Raises `UnknownId`.
+        """
+        if self.history(wanted):
+            return wanted
+        recorded = [record for record in self.page(limit=1000).records if isinstance(record, Diagnostic)]
+        matching = [r for r in recorded if wanted in (r.code, r.name, *(action.id for action in r.actions))]
+        if matching:
+            return matching[-1].id
+        ids = ", ".join(sorted({record.id for record in recorded})) or "none yet"
+        raise UnknownId(f"`ID` must be a diagnostic of this run, got `{wanted}`; there are: {ids}")
 
     def writer_state(self) -> WriterState:
         """Whether anybody still writes the run."""

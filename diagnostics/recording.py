@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tocsin.diagnostics.added_rules import Added, added, engine_for, without_absent
 from tocsin.diagnostics.engine import Engine, Record
 from tocsin.diagnostics.feed import EVENTS_FILE
 from tocsin.diagnostics.output import note
@@ -37,17 +38,20 @@ def recorded_events(path: Path) -> Iterator[BaseEvent]:
         note(f"{path}: {plural(unreadable.count, 'line')} left out: {'; '.join(unreadable.examples)}")
 
 
-def judge_again(path: Path) -> Verdict:
-    """Run every rule over a recording, switched and tuned as in the run. Raises `NotAFeed`."""
-    engine = _engine_of(path.parent)
+def judge_again(path: Path, extra: Added | None = None) -> Verdict:
+    """Run every rule over a recording, switched and tuned as in the run. Raises `NotAFeed`.
+
+    `extra` has the rules beside ours: by default those of the packages that are installed here.
+    """
+    engine = _engine_of(path.parent, added() if extra is None else extra)
     records = enumerate(replay(recorded_events(path), engine), start=1)
     return Verdict([record.model_copy(update={"seq": seq}) for seq, record in records], engine)
 
 
-def _engine_of(folder: Path) -> Engine:
+def _engine_of(folder: Path, extra: Added) -> Engine:
     """The engine of a run. A recording without a readable manifest gets the default rules."""
     try:
         config = read_manifest(folder).config.diagnostics
     except (RunNotFound, BadManifest):
         config = DiagnosticsConfig()
-    return Engine(disable=config.disable, thresholds=config.thresholds)
+    return engine_for(without_absent(config, extra), extra)

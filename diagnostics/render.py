@@ -39,6 +39,7 @@ ACTION_STYLES: Final = {
     "harmed": "bold red",
     "no_effect": "yellow",
     "reverted": "yellow",
+    "proposed": "bold yellow",
     "rejected": "yellow",
     "expired": QUIET,
 }
@@ -71,9 +72,12 @@ def line(record: Record) -> str:
 def log_record(record: Record) -> None:
     """Hand `line(record)` to the standard logger `tocsin.feed`, for applications that collect logs.
 
-    Coverage is INFO, as is what resolved; a diagnostic has the level of its severity.
+    Coverage is INFO, as is what resolved; a diagnostic has the level of its severity. An action that is left to a
+    person is a WARNING.
     """
     level = logging.INFO
+    if isinstance(record, ActionRecord) and record.state == "proposed":
+        level = logging.WARNING
     if isinstance(record, Diagnostic) and record.state != "resolved":
         level = LOG_LEVELS[record.severity]
     feed_log.log(level, "%s", line(record))

@@ -8,8 +8,12 @@ two scored completions have no spread by definition and are left out.
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import ClassVar, Final, Literal
 
+from tocsin.diagnostics.prompt_stats import KindWindow
+from tocsin.diagnostics.scored_groups import ScoredGroups, floats, scored_groups
+from tocsin.diagnostics.streaks import Streak
 from tocsin.schemas.base import as_float
 from tocsin.schemas.batch import BatchConsumed
 
@@ -21,7 +25,8 @@ SETTLED: Final = 32
 """Length at which a streak counts as one, and what came before it is looked up."""
 TOLERANCE: Final = 1e-6
 """Of the reward range: rewards closer than this are equal."""
-
+MARGIN: Final = 0.01
+"""Of the reward range: a reward further outside than this is out of scale and no rounding."""
 
 POLARISED: Final = 0.5
 """Concentration a + b of the most polarised spread of difficulty that still counts as natural (Beta distribution)."""
@@ -102,21 +107,6 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Streak:
-    """The newest groups without a gap that have zero spread and all the same reward."""
-
-    value: float = math.nan
-    groups: int = 0
-    completions: int = 0
-    tokens: int = 0
-    first_step: int = 0
-    before_groups: int = 0
-    """Groups looked at before the streak; known once it has `SETTLED` groups."""
-    before_same: int = 0
-    """Those of them that had zero spread at the same reward."""
-
-
-@dataclass(slots=True)
 class Rewards:
     """The window, the streak, and the lowest and highest reward of the run."""
 
@@ -133,38 +123,41 @@ class Rewards:
     highest: float = -math.inf
     first_step: int = 0
     """Oldest step in the window."""
+    outside: int = 0
+    """Groups of the newest step with a reward outside of the declared range, beyond `MARGIN`."""
+    furthest: float = math.nan
+    """The reward that is furthest outside."""
+    kinds: KindWindow = field(default_factory=KindWindow)
+    """The last groups by kind."""
     _window: deque[tuple[int, Totals]] = field(default_factory=deque)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=GROUPS + SETTLED))
     """Reward of each of the last groups if it has zero spread, else NaN."""
 
     def update(self, batch: BatchConsumed) -> None:
         """Take in the groups of one step."""
+        groups = scored_groups(batch.groups)
         self._widen(batch)
-        step = Totals(steps=1)
         low, high = self.span
         near = self.tolerance
-        groups = batch.groups
-        columns = (groups.size, groups.zero_spread, groups.reward_max, groups.reward_mean, groups.tokens)
-        for size, zero, top, mean, tokens in zip(*columns, strict=True):
-            value, average = as_float(top), as_float(mean)
-            if size < 2:
-                step.single += 1
-                continue
-            if not (math.isfinite(value) and math.isfinite(average)):
-                continue
-            step.groups += 1
-            step.completions += size
-            step.tokens += tokens
-            step.reward_sum += average * size
-            step.mean_sum += average
-            step.square_sum += average * average
-            if zero:
-                step.zero += 1
-                step.zero_tokens += tokens
-                step.passed += value >= high - near and low < high
-                step.failed += value <= low + near and low < high
-            self._follow(value if zero else math.nan, size, tokens, batch.step)
+        flat = [i for i, is_flat in enumerate(groups.flat) if is_flat]
+        has_range = low < high
+        step = Totals(
+            steps=1,
+            groups=len(groups.size),
+            zero=len(flat),
+            passed=sum([groups.high[i] >= high - near for i in flat]) if has_range else 0,
+            failed=sum([groups.high[i] <= low + near for i in flat]) if has_range else 0,
+            completions=sum(groups.size),
+            tokens=sum(groups.tokens),
+            zero_tokens=sum([groups.tokens[i] for i in flat]),
+            reward_sum=sum(map(mul, groups.mean, groups.size)),
+            mean_sum=sum(groups.mean),
+            square_sum=sum(map(mul, groups.mean, groups.mean)),
+            single=groups.single,
+        )
         step.pass_sum = self._passes(batch, step)
+        self._follow(groups, near, batch.step)
+        self.kinds.update(groups, batch.step, self.span, step.pass_sum)
         self.last = step
         self._keep(batch.step, step)
 
@@ -172,6 +165,7 @@ class Rewards:
         """Start the pooled window over. The streak stays: one same reward everywhere does not depend on the G."""
         self._window.clear()
         self.totals = Totals()
+        self.kinds.restart()
 
     @property
     def tolerance(self) -> float:
@@ -213,10 +207,24 @@ class Rewards:
         if batch.reward_range is not None:
             low, high = as_float(batch.reward_range[0]), as_float(batch.reward_range[1])
             self.declared = (low, high) if math.isfinite(high - low) and low < high else None
-        lows = [value for value in map(as_float, batch.groups.reward_min) if math.isfinite(value)]
-        highs = [value for value in map(as_float, batch.groups.reward_max) if math.isfinite(value)]
+        lows = list(filter(math.isfinite, floats(batch.groups.reward_min)))
+        highs = list(filter(math.isfinite, floats(batch.groups.reward_max)))
         self.lowest = min([self.lowest, *lows])
         self.highest = max([self.highest, *highs])
+        self._look_outside(batch, lows, highs)
+
+    def _look_outside(self, batch: BatchConsumed, lows: list[float], highs: list[float]) -> None:
+        self.outside = 0
+        if self.declared is None or not (lows and highs):
+            return
+        low, high = self.declared
+        margin = MARGIN * (high - low)
+        least, most = low - margin, high + margin
+        if min(lows) >= least and max(highs) <= most:
+            return
+        ends = zip(floats(batch.groups.reward_min), floats(batch.groups.reward_max), strict=True)
+        self.outside = sum(-math.inf < start < least or most < end < math.inf for start, end in ends)
+        self.furthest = max(*lows, *highs, key=lambda value: max(low - value, value - high))
 
     def _passes(self, batch: BatchConsumed, step: Totals) -> float:
         rate = as_float(batch.pass_rate)
@@ -240,22 +248,26 @@ class Rewards:
     def _seen(self) -> int:
         return self.totals.groups + self.totals.single
 
-    def _follow(self, value: float, size: int, tokens: int, step: int) -> None:
-        """Lengthen the streak by one group, or start over; `value` is NaN for a group with spread."""
-        self._recent.append(value)
-        if math.isnan(value):
-            if self.streak.groups:
-                self.streak = Streak()
-            return
-        if self.streak.groups == 0 or abs(value - self.streak.value) > self.tolerance:
-            self.streak = Streak(value=value, first_step=step)
-        self.streak.groups += 1
-        self.streak.completions += size
-        self.streak.tokens += tokens
-        if self.streak.groups == SETTLED:
-            before = list(self._recent)[:-SETTLED]
-            self.streak.before_groups = len(before)
-            self.streak.before_same = sum(abs(v - value) <= self.tolerance for v in before)
+    def _follow(self, groups: ScoredGroups, near: float, step: int) -> None:
+        """Lengthen the streak group by group, or start over at each one with spread or with another reward."""
+        streak = self.streak
+        for value, is_flat, size, tokens in zip(groups.high, groups.flat, groups.size, groups.tokens, strict=True):
+            if not is_flat:
+                self._recent.append(math.nan)
+                if streak.groups:
+                    streak = Streak()
+                continue
+            self._recent.append(value)
+            if streak.groups == 0 or abs(value - streak.value) > near:
+                streak = Streak(value=value, first_step=step)
+            streak.groups += 1
+            streak.completions += size
+            streak.tokens += tokens
+            if streak.groups == SETTLED:
+                before = list(self._recent)[:-SETTLED]
+                streak.before_groups = len(before)
+                streak.before_same = sum([abs(other - value) <= near for other in before])
+        self.streak = streak
 
 
 def expected_share(pass_rate: float, size: float) -> float:

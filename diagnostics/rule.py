@@ -8,16 +8,23 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
 
 from tocsin.diagnostics.features import Features
-from tocsin.schemas.actions import Applicability, Patch, Verify
+from tocsin.schemas.actions import Applicability, Patch, Title, Verify
+from tocsin.schemas.base import Count
 from tocsin.schemas.diagnosis import Cause, Evidence, Kind, NotEvaluated, Severity, Unit
 from tocsin.schemas.event import BaseEvent
 
 Proof = Literal["injected", "injected-simulated", "healthy-only", "scenario", "lint", "none"]
 MAY_WARN: Final = frozenset({"injected", "injected-simulated"})
 """Proofs that allow a severity above info: the fault was planted in a run and the rule named it."""
+
+ADDED: Final = "X"
+"""First letter of the codes of rules that other packages add; no code of ours begins with it."""
 
 HEADINGS: Final = (
     "What it means",
@@ -29,28 +36,36 @@ HEADINGS: Final = (
 )
 """Sections of every rule's docstring, in this order."""
 
+Times = Annotated[int, Field(ge=1)]
+"""How often something must happen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How much a rule looks at and how long things must last. An evaluation is one event of the rule's trigger."""
+    """How much a rule looks at and how long things must last. An evaluation is one event of the rule's trigger.
+
+    Types and bounds are held for rules of other packages; see `vetting`.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, revalidate_instances="always")
 
     unit: Unit
     """Unit of `window` and `warm_up`."""
-    window: int
+    window: Count
     """How much is pooled into one verdict."""
-    warm_up: int
+    warm_up: Count
     """How much must have been seen before the first verdict."""
-    persistence: int
+    persistence: Times
     """Consecutive evaluations at which the condition must hold before it fires, or grows more severe."""
-    clear_persistence: int
+    clear_persistence: Times
     """Consecutive evaluations below the clear threshold before it resolves."""
-    absent_after: int = 5
+    absent_after: Times = 5
     """Consecutive evaluations without input before a firing diagnostic turns to `no_data`."""
-    silent_after: int = 50
+    silent_after: Count = 50
     """Optimizer steps without the trigger before the rule counts as without input."""
-    reminder_every: int = 500
+    reminder_every: Times = 500
     """Evaluations at which the condition held between two reminders."""
-    reopen_within: int = 50
+    reopen_within: Count = 50
     """A return within so many evaluations after the resolution belongs to the same episode."""
 
 
@@ -58,16 +73,16 @@ class Timing:
 class Proposal:
     """One way to answer a finding; the engine turns it into an `Action` with an id."""
 
-    verb: str
-    """Last part of the action's id: `raise-group-size`."""
-    title: str
+    verb: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)]
+    """Last part of the action's id, once in a finding: `raise-group-size`."""
+    title: Title
     applicability: Applicability
     risk: Literal["low", "medium", "high"] = "low"
     preferred: bool = False
     patches: tuple[Patch, ...] = ()
     verify: Verify | None = None
     on_failure: Literal["revert", "keep", "ask"] = "revert"
-    cooldown_steps: int = 0
+    cooldown_steps: Count = 0
     disabled: str | None = None
 
 
@@ -155,8 +170,15 @@ class Rule(ABC):
         return {"component": self.where}
 
 
+def is_added(rule: Rule) -> bool:
+    """Whether another package brought it; see `added_rules`. No attribute that a package could set says so: its code
+    must begin like this."""
+    return rule.code.startswith(ADDED)
+
+
+@lru_cache(maxsize=1024)
 def not_evaluated(
     reason: Literal["missing_input", "warm_up", "disabled", "error", "not_applicable"], detail: str
 ) -> NotEvaluated:
-    """Why a rule cannot judge. `detail` must not change from step to step."""
+    """Why a rule cannot judge. `detail` must not change from step to step; the same answer is the same object."""
     return NotEvaluated(reason=reason, detail=detail)

@@ -17,6 +17,8 @@ from tocsin.schemas.manifest import Manifest
 
 MANIFEST_FILE: Final = "run.json"
 LATEST: Final = "latest"
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""Folder names that a run can be found by over a network."""
 SHOWN: Final = 8
 """Runs that an error message lists."""
 
@@ -52,19 +54,11 @@ def list_runs(runs_dir: Path) -> list[Path]:
 def find_run(run: str, runs_dir: Path) -> Path:
     """The folder of a run, given by path, id, unique prefix of an id, or `latest`. Raises `RunNotFound`."""
     runs = list_runs(runs_dir)
-    if run == LATEST and runs:
-        return runs[0]
-    if run and is_run(Path(run)):
+    if run and is_run(Path(run)) and not (run == LATEST and runs):
         return Path(run)
-    matches = [folder for folder in runs if folder.name == run] or [
-        folder for folder in runs if run and folder.name.startswith(run)
-    ]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise RunNotFound(
-            f"`RUN` must name one run, got `{run}`, which begins {len(matches)}: {_names(matches)}; add characters"
-        )
+    found = _pick(run, runs)
+    if found is not None:
+        return found
     if runs:
         raise RunNotFound(
             f"`RUN` must be a run folder, an id below `{runs_dir}`, a prefix of one or `{LATEST}`, got `{run}`; "
@@ -74,6 +68,38 @@ def find_run(run: str, runs_dir: Path) -> Path:
         f"`RUN` must be a run folder, or `{runs_dir}` must hold runs, got `{run}` and no runs; "
         "start one with `tocsin demo`, or name the folder with `--runs-dir`"
     )
+
+
+def find_run_below(run: str, runs_dir: Path) -> Path:
+    """`find_run` for callers that may reach nothing but the folders of `runs_dir`: a path names no run.
+
+    Raises `RunNotFound`.
+    """
+    is_name = NAME.fullmatch(run) is not None
+    if is_name and is_run(runs_dir / run):
+        return runs_dir / run
+    runs = list_runs(runs_dir)
+    found = _pick(run, runs) if is_name else None
+    if found is None:
+        raise RunNotFound(
+            f"`run` must be the id of a run, a unique prefix of one or `{LATEST}`, got `{run[:60]}`; "
+            f"there are: {_names(runs) or 'none yet'}"
+        )
+    return found
+
+
+def _pick(run: str, runs: list[Path]) -> Path | None:
+    """The one among `runs`, newest first, that is meant; None when there is none. Raises `RunNotFound` for several."""
+    if run == LATEST and runs:
+        return runs[0]
+    matches = [folder for folder in runs if folder.name == run] or [
+        folder for folder in runs if run and folder.name.startswith(run)
+    ]
+    if len(matches) > 1:
+        raise RunNotFound(
+            f"`RUN` must name one run, got `{run}`, which begins {len(matches)}: {_names(matches)}; add characters"
+        )
+    return matches[0] if matches else None
 
 
 def _names(folders: list[Path]) -> str:

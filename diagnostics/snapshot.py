@@ -18,6 +18,10 @@ HISTOGRAM_KEYS: Final = {"edges", "counts"}
 _JSON: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
 
 
+class NoSuchStep(ValueError):
+    """The recording holds no event around a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The metrics of one event. `metrics` maps paths such as `logprob_gap.k1` to values."""
@@ -48,7 +52,7 @@ class Window:
 def around(events: Iterable[BaseEvent], *, step: int, width: int) -> Window:
     """Rows of the events from `step - width` to `step + width`, in the order of the recording.
 
-    Raises `ValueError` when the recording holds no event there.
+    Raises `NoSuchStep`.
     """
     rows: list[Row] = []
     first: int | None = None
@@ -59,10 +63,10 @@ def around(events: Iterable[BaseEvent], *, step: int, width: int) -> Window:
         if abs(event.step - step) <= width:
             rows.append(_row(event))
     if first is None:
-        raise ValueError(f"--around {step}: the run must have recorded an event, got none; wait for its first step")
+        raise NoSuchStep(f"around step {step}: the run must have recorded an event, got none; wait for its first step")
     if not rows:
-        raise ValueError(
-            f"--around must be a recorded step, got {step} with --window {width}; this run has steps {first} to {last}"
+        raise NoSuchStep(
+            f"around must be a recorded step, got {step} with window {width}; this run has steps {first} to {last}"
         )
     return Window(rows, first, last)
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -200,9 +201,18 @@ class StatusLine(Model):
     exit_code: int
 
 
-def gather(folder: Path, *, replayed: Verdict | None = None) -> Status:
-    """The status of a run now; `replayed` adds what is pending. Raises `NotAFeed` when it has no feed and no events."""
-    reader = FeedReader(folder)
+def gather(
+    folder: Path,
+    *,
+    replayed: Verdict | None = None,
+    reader: FeedReader | None = None,
+    check: Callable[[Path, list[Diagnostic], Verdict | None], FeedCheck] = check_feed,
+) -> Status:
+    """The status of a run now; `replayed` adds what is pending. Raises `NotAFeed` when it has no feed and no events.
+
+    Who asks often keeps the `reader`, and what `check` found of a run that is over.
+    """
+    reader = FeedReader(folder) if reader is None else reader
     writer = reader.writer_state()  # first: what an ended run left open is then complete
     run_id, task = _identity(folder)
     active: list[Diagnostic] = []
@@ -210,7 +220,7 @@ def gather(folder: Path, *, replayed: Verdict | None = None) -> Status:
     try:
         active, coverage = reader.active(), reader.coverage()
         is_over = writer.state in ("ended", "dead")
-        feed = check_feed(folder, active, replayed) if is_over else FeedCheck("unchecked")
+        feed = check(folder, active, replayed) if is_over else FeedCheck("unchecked")
     except NotAFeed:
         read_header(folder / EVENTS_FILE, "events")  # raises when these are gone as well
     return Status(

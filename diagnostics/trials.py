@@ -14,7 +14,8 @@ from tocsin.schemas.actions import Action, Verify
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Kind
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import EvaluationCompleted, KnobChanged, QueueSampled, WeightsSynced
+from tocsin.schemas.events import EvaluationCompleted, KnobChanged, QueueSampled
+from tocsin.schemas.generation import EngineSampled, WeightsSynced
 from tocsin.schemas.knobs import KnobValue
 from tocsin.schemas.resources import ResourcesSampled
 from tocsin.schemas.step import StepCompleted
@@ -31,6 +32,7 @@ MEASURED: Final = (
     QueueSampled,
     ResourcesSampled,
     WeightsSynced,
+    EngineSampled,
     EvaluationCompleted,
 )
 """Events that a metric may be read from."""
@@ -53,11 +55,18 @@ class Past:
 
     def values(self, wanted: Metric, since_step: int) -> list[float]:
         """Readings from step `since_step` on, and never fewer than the last `MIN_OBSERVATIONS`, oldest first."""
-        events = self._events.get(wanted.event, deque())
-        found = [(event.step, wanted.read(event)) for event in events]
-        known = [(step, value) for step, value in found if not math.isnan(value)]
+        known = self._known(wanted)
         recent = [value for step, value in known if step >= since_step]
         return recent if len(recent) >= MIN_OBSERVATIONS else [value for _, value in known[-MIN_OBSERVATIONS:]]
+
+    def earlier(self, wanted: Metric, since_step: int) -> list[float]:
+        """Readings before step `since_step`, oldest first."""
+        return [value for step, value in self._known(wanted) if step < since_step]
+
+    def _known(self, wanted: Metric) -> list[tuple[int, float]]:
+        events = self._events.get(wanted.event, deque())
+        found = [(event.step, wanted.read(event)) for event in events]
+        return [(step, value) for step, value in found if not math.isnan(value)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +92,8 @@ class Change:
     actor: str
     request_id: str | None
     idempotency_key: str | None
+    is_undo: bool = False
+    """It took back the change before it, so that the same action may be applied again."""
 
 
 class Trial:
@@ -97,7 +108,8 @@ class Trial:
         self._outcomes = {wanted: Series() for wanted in outcomes}
         # A knob of the learner moves its metric at once, so what comes after the change is not before it, even while
         # batches of the old configuration are still being consumed. An outcome follows those batches.
-        self._series = Series(before=past.values(self._metric, offer.since_step))
+        since = offer.since_step
+        self._series = Series(before=past.values(self._metric, since), earlier=past.earlier(self._metric, since))
         self._judgement = Judgement(
             verify, self._series, {wanted.path: series for wanted, series in self._outcomes.items()}
         )

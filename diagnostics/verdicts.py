@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import pstdev
 from typing import Final, Literal
 
 from tocsin.diagnostics.estimates import lag_one_correlation, mean_and_error
@@ -34,6 +35,9 @@ LAST: Final = (
 """The same at 0.975, for the last look: about five per cent over all looks together."""
 CHANCE: Final = 0.0125
 """Probability at which a failure that did not come back is taken for gone."""
+STANDS_OUT: Final = 3.0
+"""Standard errors by which a level must differ from earlier ones to be more than the worst of many stretches of noise:
+a finding is made where a metric stands high, so that the usual two would be met by chance."""
 RECENT: Final = 20
 """Readings just before the change that an outcome is compared with."""
 
@@ -88,6 +92,8 @@ class Series:
 
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
+    earlier: list[float] = field(default_factory=list)
+    """Readings before those of `before`, if there are any: what the metric does when nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,26 @@ class Judgement:
         if after.reach == 0:
             return self._passes(after.mean) and self._would_have_failed()
         moved = not before.n or self._gap(after.mean) < self._gap(before.mean)
-        return moved and self._gap(after.mean) + after.reach < 0
+        return moved and self._gap(after.mean) + after.reach < 0 and self._is_its_doing(before, after)
+
+    def _is_its_doing(self, before: Level, after: Level) -> bool:
+        """Whether the metric would not have passed by itself: an excursion of noise ends, and a trend goes on.
+
+        Either the metric stood out against its earlier readings when the finding was made, or it is better now than
+        those readings, carried on along their slope, let expect.
+        """
+        earlier = self._metric.earlier
+        if not before.n or len(earlier) < 2 * MIN_OBSERVATIONS:
+            return True
+        mean, error = mean_and_error(earlier)
+        # The error is that of the mean of all earlier readings; a stretch as short as `before` varies more, though
+        # never more than single readings do, however much they hang together.
+        spread = min(error * math.sqrt(len(earlier) / before.n), pstdev(earlier))
+        if self._gap(before.mean) - self._gap(mean) > STANDS_OUT * spread:
+            return True
+        ahead = len(earlier) / 2 + before.n + after.n / 2
+        expected = min(self._gap(mean), self._gap(mean + slope(earlier) * ahead))
+        return expected - self._gap(after.mean) > math.hypot(STANDS_OUT * error, after.reach)
 
     def _would_have_failed(self) -> bool:
         """A series without spread has no error to go by. Would what failed before have shown itself by now?"""

@@ -105,4 +105,5 @@ def _without_longest(waits: list[tuple[float, float]], total: float) -> float:
         return math.nan
     wait, length = max(waits)
     rest = total - length
-    return min(1.0, (sum([pair[0] for pair in waits]) - wait) / rest) if rest > 0 else math.nan
+    # In this order a share that is not a number stays none: `min` answers its first argument then.
+    return min((sum([pair[0] for pair in waits]) - wait) / rest, 1.0) if rest > 0 else math.nan

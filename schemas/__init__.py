@@ -10,8 +10,8 @@ Read in this order:
 5. `feed`      the line formats of `events.jsonl` and `feed.jsonl`, and the page a reader gets
 6. `knobs`     the registry of everything that can be changed in a running run
 7. `control`   a request for such a change, one file in `control/`
-8. `config`    the configuration of a run; `manifest` describes one run folder
-9. `export`    JSON Schemas, generated into `schemas/json/`
+8. `config`    the configuration of a run (`fault`, `sampler`, `autotune`, `alerts`); `manifest` describes one folder
+9. `export`    JSON Schemas, generated into `schemas/json/` (`page` writes and compares the generated pages)
 
 This package imports nothing else of Tocsin and no machine-learning library.
 """

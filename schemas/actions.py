@@ -24,6 +24,9 @@ ActionState = Literal[
     "expired",
 ]
 
+Title = Annotated[str, Field(max_length=120)]
+"""Imperative, one line."""
+
 
 class Patch(Model):
     """One knob change. `expect` is an optimistic lock: another value in force refuses the patch."""
@@ -53,7 +56,7 @@ class Action(Model):
 
     id: str
     """`<diagnostic id>/<verb>`, for instance `zero-std-groups/trainer#2/raise-group-size`."""
-    title: Annotated[str, Field(max_length=120)]
+    title: Title
     """Imperative, one line."""
     applicability: Applicability
     """`automatic`: bounded, reversible and shown to help. `review`: somebody agrees first. `placeholder`: a value

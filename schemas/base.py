@@ -59,6 +59,9 @@ Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 """A duration from the monotonic clock."""
 
+PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
+"""A limit or an interval of the configuration."""
+
 Timestamp = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z)?$")]
 """UTC, fixed width, `2026-01-31T12:00:00.000Z`: the order of the text is the order of time."""
 

@@ -43,10 +43,14 @@ class GroupColumns(Model):
     """The part of `staleness` that passed while the group was being generated and scored."""
     config_generation: list[Count]
     """Configuration under which the group was generated; rises with each knob change."""
+    passed: list[Count] | None = None
+    """Completions that pass, as in `BatchConsumed.pass_rate`; absent when no reward function decides."""
+    distinct: list[Count] | None = None
+    """Different token sequences among the group's completions."""
 
     @model_validator(mode="after")
     def _same_length(self) -> "GroupColumns":
-        lengths = {len(column) for column in self.__dict__.values()}
+        lengths = {len(column) for column in self.__dict__.values() if column is not None}
         if len(lengths) > 1:
             raise ValueError(f"columns of `groups` must have one length, got {sorted(lengths)}")
         return self
@@ -60,12 +64,42 @@ class Histogram(Model):
 
 
 class Quantiles(Model):
-    """Distribution over the completions of the step."""
+    """A distribution; the field that holds it says of what."""
 
     mean: Number
     p50: Number
     p95: Number
     max: Number
+
+
+class ComponentStats(Model):
+    """One reward function over the completions of the step that it scored, unweighted."""
+
+    n: Count
+    """Completions scored."""
+    min: Number
+    max: Number
+    std_within: Number | None = None
+    """Root of the mean, over the groups of which it scored at least two completions, each counting once, of the
+    population variance (ddof 0) within the group; absent without such a group."""
+
+
+class TextStats(Model):
+    """What the texts of the step's completions look like, in counts of completions. None of it changes a reward."""
+
+    judged: Count
+    """Long enough to be judged for repetition: 64 tokens or more."""
+    repetitive: Count
+    """Of these, those where more than half of the 4-grams among the last 512 tokens repeat an earlier one."""
+    script_judged: Count
+    """With at least 20 letters of one script near the end, to a prompt of which the same is true."""
+    other_script: Count
+    """Of these, those whose main Unicode script is not that of their prompt. Chinese and Japanese count as one."""
+    cut_with_end: Count
+    """Ended at the length limit although they contain a token that ends an answer."""
+    unparsed: dict[str, Count] = {}
+    """By reward function that looks for an answer in the text, completions in which it found none. Those that ended at
+    the length limit are left out."""
 
 
 class BatchConsumed(BaseEvent):
@@ -82,11 +116,25 @@ class BatchConsumed(BaseEvent):
     when none decides. A shaping reward beside a verifier does not change it."""
     components: dict[str, Number] = {}
     """Mean of each reward function, unweighted, over the completions it scored."""
+    component_stats: dict[str, ComponentStats] = {}
+    """Range and spread of each reward function; the same functions as in `components`."""
     length: Quantiles
     """Tokens per completion."""
     length_histogram: Histogram
+    length_passed: Number | None = None
+    """Mean tokens of the completions that pass, taken in each group that has both kinds, then over these groups, each
+    counting once; absent without such a group."""
+    length_failed: Number | None = None
+    """The same of the completions that do not pass, over the same groups."""
+    texts: TextStats | None = None
+    """Absent when the texts were not looked at."""
     staleness: Quantiles
     """Optimizer steps, over completions; see `GroupColumns.staleness`."""
+    version_span: Quantiles | None = None
+    """Optimizer steps between the weights of a completion's oldest token and those of its newest, over completions;
+    above 0 where weights changed while it was generated."""
+    mixed_frac: Number | None = None
+    """Share of completions whose tokens come from more than one version of the weights."""
     finish_reasons: dict[str, Count]
     """Completions by finish reason: `stop`, `length`, `abort`."""
     max_staleness: Count

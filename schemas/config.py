@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, model_validator
 
-from tocsin.schemas.base import Count, Model
+from tocsin.schemas.alerts import AlertConfig
+from tocsin.schemas.autotune import AutotuneConfig
+from tocsin.schemas.base import Count, Model, PositiveSeconds
+from tocsin.schemas.fault import REWARDING, FaultConfig
 from tocsin.schemas.knobs import Knobs
-
-PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
+from tocsin.schemas.sampler import SamplerConfig
 
 
 def _as_tuple(value: Any) -> Any:
@@ -47,6 +49,9 @@ class DataConfig(Model):
     """Text, or a list of messages with `role` and `content` when `chat_template` is on."""
     chat_template: bool = False
     """Render prompts with the tokenizer's chat template; a text becomes one user message."""
+    shuffle: bool = True
+    """Take the prompts in an order of their own in each epoch, fixed by `seed`; off, in the order of the data, as a
+    curriculum wants it."""
     system_prompt: str | None = None
     """Prepended as system message; needs `chat_template`."""
 
@@ -79,6 +84,11 @@ class RewardConfig(Model):
     passes: bool | None = None
     """Decides what counts as a pass, which is its best value; by default the built-in verifiers do, and where no
     function does the callables with a `range`."""
+    good: str | None = None
+    """With `bad`, for the check before a run: a completion that must be worth more than `bad`. `{column}` stands for
+    the row's value. Built-in verifiers are tried with the answers of the data, callables and `regex` with these."""
+    bad: str | None = None
+    """A completion that must be worth less than `good`."""
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -103,6 +113,8 @@ class RewardConfig(Model):
             raise ValueError(f"`rewards.range` must rise, got {list(self.range)}")
         if self.passes and self.span is None:
             raise ValueError("`rewards.passes` needs `rewards.range`: a pass is the best value of the function")
+        if (self.good is None) != (self.bad is None):
+            raise ValueError("`rewards.good` and `rewards.bad` go together: the one must be worth more than the other")
         return self
 
 
@@ -151,19 +163,6 @@ class OptimizerConfig(Model):
     """AdamW: decoupled decay per step, times the learning rate."""
     max_nonfinite_steps: PositiveInt = 3
     """Consecutive skipped updates after which the run stops, with a checkpoint of the last good weights."""
-
-
-class SamplerConfig(Model):
-    """`[sampler]`: who generates."""
-
-    kind: Literal["local"] = "local"
-    """`local`: a transformers model in its own process."""
-    batch_groups: PositiveInt = 16
-    """Groups that are generated together. Fixed by group index, because a batch's composition moves the last bits."""
-    timeout_s: PositiveSeconds = 300.0
-    """One batch or one weight sync; then the sampler counts as dead and is started again."""
-    max_restarts: Count = 3
-    """Times a dead sampler is started again in one run."""
 
 
 class RewardWorkerConfig(Model):
@@ -222,14 +221,6 @@ class DiagnosticsConfig(Model):
     """Thresholds by rule code, for instance `thresholds.OFF001.fire = 6`."""
 
 
-class FaultConfig(Model):
-    """`[fault]`: a deliberate defect, for tests and demonstrations."""
-
-    name: Literal["constant-reward", "truncated", "nan", "stale-weights", "slow-sampler", "slow-learner", "lr-too-high"]
-    onset_step: Count
-    """First optimizer step that is affected."""
-
-
 class RunConfig(Model):
     """The whole configuration."""
 
@@ -249,11 +240,15 @@ class RunConfig(Model):
     checkpoint: CheckpointConfig = CheckpointConfig()
     device: DeviceConfig = DeviceConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    autotune: AutotuneConfig | None = None
+    alerts: list[AlertConfig] = []
     fault: FaultConfig | None = None
 
     @property
     def reward_range(self) -> tuple[float, float] | None:
         """Smallest and largest total reward, when every reward function declares its range."""
+        if self.fault is not None and self.fault.name in REWARDING:
+            return None
         low = high = 0.0
         for reward in self.rewards:
             if reward.span is None:
@@ -290,6 +285,9 @@ class RunConfig(Model):
                 f"`fault.onset_step` must be below `steps` = {self.steps}, got {self.fault.onset_step}: "
                 "the fault would never begin"
             )
+        misfit = self.fault and self.fault.misfit(sampler=self.sampler.kind, kl_beta=self.knobs.kl_beta)
+        if misfit:
+            raise ValueError(misfit)
         limit = self.model.max_length
         if limit is not None and self.knobs.max_completion_tokens >= limit:
             raise ValueError(

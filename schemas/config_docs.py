@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.knobs import KNOBS, Knobs
+from tocsin.schemas.page import write_or_check
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "config.md"
 
@@ -124,16 +125,8 @@ def _text(text: str | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 1 when `--check` finds a stale page."""
-    is_fresh = PAGE.exists() and PAGE.read_text() == document()
-    if arguments == ["--check"]:
-        if not is_fresh:
-            print(f"{PAGE} is not fresh; run `make generate`", file=sys.stderr)
-        return 0 if is_fresh else 1
-    if not is_fresh:
-        PAGE.write_text(document())
-        print(PAGE)
-    return 0
+    """The exit code of `write_or_check`."""
+    return write_or_check(PAGE, document, arguments)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,16 @@ value; `summary` gives no advice, advice lives in `actions`.
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from tocsin.schemas.actions import Action
-from tocsin.schemas.base import SCHEMA_VERSION, Count, Fraction, Model, Number, Timestamp
+from tocsin.schemas.base import SCHEMA_VERSION, Count, Fraction, Model, Number, Seconds, Timestamp
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 """From mild to grave."""
 
+Hours = Annotated[FiniteFloat, Field(ge=0)]
 Kind = Literal["fault", "efficiency", "lint"]
 State = Literal["pending", "firing", "resolved", "no_data"]
 Reason = Literal[
@@ -79,6 +80,23 @@ class Relation(Model):
     id: str
 
 
+class Cost(Model):
+    """What the run spent from the onset of a finding until now. Whether that is lost depends on the finding."""
+
+    hours: Hours | None = None
+    """Wall-clock time, without that in which somebody had paused the run and that between two attempts."""
+    tokens: Count | None = None
+    """Completion tokens consumed."""
+    tokens_without_gradient: Count | None = None
+    """Those of them that did not go through the forward pass: groups without reward spread, as a rule."""
+    learner_idle_s: Seconds | None = None
+    """In which the learner waited for groups."""
+    sampler_idle_s: Seconds | None = None
+    """In which the sampler waited for free slots."""
+    devices: Count | None = None
+    """Devices of the run: each second above is so many device-seconds."""
+
+
 class Diagnostic(Model):
     """A finding that changed its state."""
 
@@ -90,7 +108,7 @@ class Diagnostic(Model):
     event_seq: Count
     """Event that made the engine say this."""
     code: Annotated[str, Field(pattern=r"^[A-Z]{3}\d{3}$")]
-    """Rule code such as `RWD001`. Never reused."""
+    """Rule code such as `RWD001`. Never reused. Codes that begin with X are those of rules of other packages."""
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
     """What is wrong, in words: `zero-std-groups`."""
     kind: Kind
@@ -127,6 +145,7 @@ class Diagnostic(Model):
     suppressed: bool = False
     """An open finding that explains this one stands for it: readers count and show that one. False for reward
     collapse, non-finite numbers, memory near its end and weights that did not arrive, which are never hidden."""
+    cost: Cost | None = None
     help: str
     """Command that prints the documentation of the rule."""
 
@@ -151,10 +170,10 @@ class Coverage(Model):
     evaluated: list[str]
     """Codes, sorted."""
     not_evaluated: dict[str, NotEvaluated]
-    """By code."""
+    """By code; `package:entry point` for a rule of another package that cannot be loaded."""
     health: Literal["ok", "degraded", "unknown"]
-    """`degraded`: a rule raised, the monitor lost events, or findings are held back. `unknown`: nothing is evaluated
-    yet."""
+    """`degraded`: a rule raised or cannot be loaded, the monitor lost events, or findings are held back. `unknown`:
+    nothing is evaluated yet."""
     held_back: Count = 0
     """Findings that would fire and are not reported, because too many fired in the last steps. They are reported when
     there is room, if they still hold."""

@@ -8,15 +8,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
+from tocsin.schemas.autotune import AutotuneDecided
 from tocsin.schemas.base import Count, Model, Number, Seconds
 from tocsin.schemas.batch import BatchConsumed, Quantiles
 from tocsin.schemas.control import KnobPatch, Verb
 from tocsin.schemas.event import BaseEvent
+from tocsin.schemas.generation import EngineSampled, SamplerSampled, WeightsSynced, WeightSyncStarted
 from tocsin.schemas.knobs import KnobValue
 from tocsin.schemas.resources import DeviceKind, ResourcesSampled
+from tocsin.schemas.setup import RunSetup
 from tocsin.schemas.step import StepCompleted
 
 Component = Literal["learner", "rollout", "sampler"]
+Busy = Literal["generate", "score", "sync", "evaluate", "idle"]
 
 
 class DeviceInfo(Model):
@@ -42,6 +46,7 @@ class RunStarted(BaseEvent):
     """Versions of python, tocsin, torch, transformers."""
     loss_variant: str = ""
     """Objective in use: `grpo`, `dapo`, `dr_grpo`, `cispo`, `gspo`; empty when the run does not say."""
+    setup: RunSetup | None = None
 
 
 class RunResumed(BaseEvent):
@@ -54,6 +59,7 @@ class RunResumed(BaseEvent):
     knobs: dict[str, KnobValue]
     devices: list[DeviceInfo]
     versions: dict[str, str]
+    setup: RunSetup | None = None
 
 
 class RunEnded(BaseEvent):
@@ -76,9 +82,12 @@ class RolloutFailed(BaseEvent):
         "reward_timeout",
         "reward_invalid",
         "worker_died",
+        "sampler_refused",
+        "sampler_error",
     ]
-    """`bad_row`: data could not be read. `reward_invalid`: NaN, infinite or not a number. `worker_died`: a
-    process was lost with the work in it, which is issued again."""
+    """`bad_row`: data could not be read. `reward_invalid`: NaN, infinite or not a number. `worker_died`: a process was
+    lost with the work in it, which is issued again. `sampler_refused`: the sampler said that it will never generate for
+    this prompt. `sampler_error`: it could not, however often it was asked."""
     prompt_id: str
     group_index: Count | None = None
     """Absent for a row that was refused before it became a group."""
@@ -88,39 +97,6 @@ class RolloutFailed(BaseEvent):
     """Whether nothing of the group remains to train on."""
     error: str
     """One line: exception class and rule. From user code and data, so untrusted."""
-
-
-class WeightsSynced(BaseEvent):
-    """The sampler acknowledged new weights, and a probe compared both sides on them."""
-
-    type: Literal["weights_synced"] = "weights_synced"
-    version: Count
-    """Version that the sampler echoed."""
-    seconds: dict[str, Seconds]
-    """`write` by the learner, `pause` until the sampler was between batches, `load` by the sampler, `verify`,
-    `total`."""
-    bytes: Count
-    probe_gap: Number
-    """Largest absolute difference of log-probs on the probe tokens, sampler against learner, same weights."""
-    probe_moved: Number
-    """Largest absolute change of the learner's own log-probs on the probe since the previous sync."""
-    probe_tolerance: Number
-    """Calibrated at the first sync of the run."""
-    verified: bool
-    """`probe_gap <= probe_tolerance`."""
-
-
-class SamplerSampled(BaseEvent):
-    """One batch of groups that the sampler finished."""
-
-    type: Literal["sampler_sampled"] = "sampler_sampled"
-    sampler: str
-    version: Count
-    groups: Count
-    completions: Count
-    tokens: Count
-    seconds: Seconds
-    purpose: Literal["train", "eval"] = "train"
 
 
 class Ledger(Model):
@@ -139,6 +115,13 @@ class Ledger(Model):
         return self.launched - accounted - sum(self.dropped.values()) - sum(self.failed.values())
 
 
+class Interval(Model):
+    """A stretch of time on the clock of `BaseEvent.mono`."""
+
+    began: Seconds
+    ended: Seconds
+
+
 class QueueSampled(BaseEvent):
     """Supply and demand between rollout and learner over the last step."""
 
@@ -152,6 +135,14 @@ class QueueSampled(BaseEvent):
     """Length of the step that both waits belong to."""
     queue_wait: Quantiles | None = None
     """Seconds that the consumed groups had waited in the queue."""
+    generate_s: Quantiles | None = None
+    """Seconds from launch to the last token, over the consumed groups."""
+    score_s: Quantiles | None = None
+    """Seconds from the last token to the rewards, the wait for a free reward worker included, over the same groups."""
+    generating: Interval | None = None
+    """From the first launch to the last token of all consumed groups together; much of it lies before the step."""
+    scoring: Interval | None = None
+    """From the first last token to the last reward of the same groups."""
 
 
 class KnobChanged(BaseEvent):
@@ -198,6 +189,8 @@ class RunPaused(BaseEvent):
 
     type: Literal["run_paused"] = "run_paused"
     actor: str
+    """Who asked: a person, an agent, or `weight-sync` when weights did not arrive."""
+    reason: str = ""
 
 
 class RunContinued(BaseEvent):
@@ -244,6 +237,16 @@ class ComponentHeartbeat(BaseEvent):
     component: Component
     state: Literal["started", "alive", "died", "restarted"]
     detail: str = ""
+    busy: Busy | None = None
+    """What has been under way for longest in a rollout process that is `alive`, which says so every 10 s. Reported
+    while the learner waits: of a learner that computes, the heartbeats come late and together."""
+    busy_s: Seconds | None = None
+    """How long that has been under way."""
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether it only says that the process is there, which is no progress."""
+        return self.busy is not None
 
 
 class ClockTicked(BaseEvent):
@@ -251,7 +254,7 @@ class ClockTicked(BaseEvent):
 
     type: Literal["clock_ticked"] = "clock_ticked"
     idle_s: Seconds
-    """Seconds since the last event of any other kind."""
+    """Seconds since the last event other than ticks and heartbeats with `busy`."""
     paused: bool = False
     """Training stands still because somebody asked for it, so that `idle_s` says nothing about its health."""
     events_dropped: Count = 0
@@ -280,12 +283,15 @@ EVENTS: Final[tuple[type[BaseEvent], ...]] = (
     StepCompleted,
     BatchConsumed,
     RolloutFailed,
+    WeightSyncStarted,
     WeightsSynced,
     SamplerSampled,
+    EngineSampled,
     ResourcesSampled,
     QueueSampled,
     KnobChanged,
     ControlAnswered,
+    AutotuneDecided,
     RunPaused,
     RunContinued,
     CheckpointSaved,
@@ -311,12 +317,15 @@ Event = Annotated[
     | Annotated[StepCompleted, Tag("step_completed")]
     | Annotated[BatchConsumed, Tag("batch_consumed")]
     | Annotated[RolloutFailed, Tag("rollout_failed")]
+    | Annotated[WeightSyncStarted, Tag("weight_sync_started")]
     | Annotated[WeightsSynced, Tag("weights_synced")]
     | Annotated[SamplerSampled, Tag("sampler_sampled")]
+    | Annotated[EngineSampled, Tag("engine_sampled")]
     | Annotated[ResourcesSampled, Tag("resources_sampled")]
     | Annotated[QueueSampled, Tag("queue_sampled")]
     | Annotated[KnobChanged, Tag("knob_changed")]
     | Annotated[ControlAnswered, Tag("control_answered")]
+    | Annotated[AutotuneDecided, Tag("autotune_decided")]
     | Annotated[RunPaused, Tag("run_paused")]
     | Annotated[RunContinued, Tag("run_continued")]
     | Annotated[CheckpointSaved, Tag("checkpoint_saved")]

@@ -7,7 +7,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from tocsin.schemas.alerts import Alert
 from tocsin.schemas.base import SCHEMA_VERSION
+from tocsin.schemas.check import CheckReport
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.control import ControlRequest
 from tocsin.schemas.events import EVENT_TYPES, Event
@@ -26,6 +28,8 @@ EXPORTED: Final[dict[str, Any]] = {
     "run_config": RunConfig,
     "knobs": KnobRegistry,
     "manifest": Manifest,
+    "check_report": CheckReport,
+    "alert": Alert,
 }
 """File stem to type."""
 
@@ -35,12 +39,8 @@ def schema(name: str) -> dict[str, Any]:
     adapter = TypeAdapter(EXPORTED[name])
     written_by_people = name == "run_config"
     body = adapter.json_schema(mode="validation" if written_by_people else "serialization")
-    opened = _open(body)
-    known = {"UnknownEvent": ("type", sorted(EVENT_TYPES)), "UnknownRecord": ("record", list(RECORD_KINDS))}
-    for title, (field, names) in known.items():
-        definition = opened.get("$defs", {}).get(title)
-        if definition is not None:
-            definition["properties"][field]["not"] = {"enum": names}
+    opened = open_for_readers(body)
+    close_unknown(opened.get("$defs", {}))
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": f"https://tocsin.dev/schemas/{SCHEMA_VERSION}/{name}.schema.json",
@@ -48,17 +48,25 @@ def schema(name: str) -> dict[str, Any]:
     }
 
 
-def _open(node: Any) -> Any:
+def open_for_readers(node: Any) -> Any:
     """What a reader may rely on: fields of a later version are allowed, and a field that was not measured is absent."""
     if isinstance(node, dict):
-        opened = {k: _open(v) for k, v in node.items() if not (k == "additionalProperties" and v is False)}
+        opened = {k: open_for_readers(v) for k, v in node.items() if not (k == "additionalProperties" and v is False)}
         if isinstance(node.get("properties"), dict) and isinstance(node.get("required"), list):
             optional = {k for k, v in node["properties"].items() if v.get("default", ...) is None}
             opened["required"] = [k for k in node["required"] if k not in optional]
         return opened
     if isinstance(node, list):
-        return [_open(item) for item in node]
+        return [open_for_readers(item) for item in node]
     return node
+
+
+def close_unknown(definitions: dict[str, Any]) -> None:
+    """Says of the models for what a later version adds that they are never one of the kinds known today."""
+    known = {"UnknownEvent": ("type", sorted(EVENT_TYPES)), "UnknownRecord": ("record", list(RECORD_KINDS))}
+    for title, (field, names) in known.items():
+        if title in definitions:
+            definitions[title]["properties"][field]["not"] = {"enum": names}
 
 
 def render(name: str) -> str:

@@ -156,13 +156,14 @@ class Knobs(Model):
         float,
         Limits(
             low=0.01,
-            high=10.0,
+            high=2.0,
             effective="next_sampler_batch",
             moves=("entropy", "length"),
             read_by=("sampler", "learner"),
         ),
     ] = 1.0
-    """Sampling temperature, recorded per completion; the loss divides the logits by the recorded value."""
+    """Sampling temperature, recorded per completion; the loss divides the logits by the recorded value. vLLM takes
+    none above 2."""
 
     max_completion_tokens: Annotated[
         int,

@@ -4,8 +4,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tocsin.schemas.base import SCHEMA_VERSION, Count, Model, Timestamp
+from tocsin.schemas.base import SCHEMA_VERSION, Count, Model, Seconds, Timestamp
 from tocsin.schemas.config import RunConfig
+
+
+class DiagnosticsCost(Model):
+    """What the diagnostics cost an attempt: medians over its optimizer steps."""
+
+    step_s: Seconds
+    """Wall-clock time of a step."""
+    rules_s: Seconds
+    """Processor time of the engine, in the monitor's thread."""
+    events_s: Seconds
+    """Wall-clock time to encode and append the events of a step, in the monitor's thread."""
+    emit_s: Seconds
+    """Wall-clock time that the training loop was held up."""
 
 
 class Attempt(Model):
@@ -18,6 +31,8 @@ class Attempt(Model):
     """Tells a reused process id on a rebooted host from the writer."""
     started: Timestamp
     resumed_from_step: Count | None = None
+    cost: DiagnosticsCost | None = None
+    """Known when the attempt has ended in good order."""
 
 
 class Manifest(Model):

@@ -18,6 +18,10 @@ class RatioMoments(Model):
     mean: Number
     mean_square: Number
     max: Number
+    log_mean: Number | None = None
+    """Mean of log pi_learner - log pi_sampler, in nats. Signed."""
+    k3: Number | None = None
+    """Mean of r - 1 - log r with r = pi_learner / pi_sampler. Never negative."""
 
 
 class LogProbGap(Model):
@@ -68,6 +72,13 @@ class StepCompleted(BaseEvent):
     """In force for this update, schedule included."""
     update_ratio: Number | None = None
     """L2 norm of the parameter change over the L2 norm of the parameters."""
+    grad_cosine: Number | None = None
+    """Cosine between this gradient and that of the update before, both before clipping, on 4,096 coordinates that were
+    chosen at random at the start; standard error about 1/64. Absent in the first update, and where one of the two is
+    zero."""
+    adam_eps_frac: Fraction | None = None
+    """Share of the same coordinates, of those that ever had a gradient, where AdamW's eps exceeds the root of its mean
+    of squares, bias corrected. Every 50th update, else absent."""
     clip_low_frac: Number | None = None
     """Share of trained tokens with ratio < 1 - clip_low and advantage < 0."""
     clip_high_frac: Number | None = None

@@ -3,10 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.records import problems
+
+if TYPE_CHECKING:
+    from tests.trainer.tiny import TinyPolicy
 
 # Read once, when numpy or torch is first imported, and inherited by the processes that tests start.
 os.environ.update(
@@ -24,6 +28,14 @@ JUDGED = pytest.StashKey[set[Path]]()
 def pytest_configure(config: pytest.Config) -> None:
     """Starts the set of folders whose records were judged with the test that wrote them."""
     config.stash[JUDGED] = set()
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> "TinyPolicy":
+    """A policy that is small enough to train in a test, pre-trained; nothing may write into its folder."""
+    from tests.trainer.tiny import make_tiny_policy  # noqa: PLC0415  imports numpy, before which the variables are set
+
+    return make_tiny_policy(tmp_path_factory.mktemp("tiny-policy"))
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "module",
-    ["tocsin.schemas", "tocsin.schemas.config_docs", "tocsin.diagnostics.catalogue", "tocsin.diagnostics.cli_docs"],
+    [
+        "tocsin.schemas",
+        "tocsin.schemas.config_docs",
+        "tocsin.diagnostics.catalogue",
+        "tocsin.diagnostics.cli_docs",
+        "tocsin.diagnostics.serve.openapi",
+    ],
 )
 def test_what_is_generated_and_committed_is_fresh(module: str):
     done = subprocess.run(

@@ -67,6 +67,7 @@ def test_the_wheel_holds_every_module_and_every_schema(wheel: Path):
         expected = {f"tocsin/{path.relative_to(ROOT)}" for path in (ROOT / package).rglob("*.py")}
         assert expected <= names
         assert f"tocsin/{package}/py.typed" in names
+    assert "tocsin/diagnostics/SKILL.md" in names
     assert {f"tocsin/schemas/json/{path.name}" for path in (ROOT / "schemas" / "json").iterdir()} <= names
 
 
@@ -84,8 +85,12 @@ def test_the_installed_command_says_its_version(environment: Path):
 
 def test_the_installed_command_lists_reading_and_training_commands(environment: Path):
     text = done(tocsin(environment, "--help"))
-    for command in ("status", "feed", "get", "explain", "rules", "snapshot", "replay", "train", "demo"):
+    for command in ("status", "feed", "get", "explain", "rules", "snapshot", "replay", "train", "check", "demo"):
         assert f"\n  {command}" in text
+
+
+def test_the_installed_command_prints_the_skill_for_agents(environment: Path):
+    assert done(tocsin(environment, "skill")) == (ROOT / "diagnostics" / "SKILL.md").read_text()
 
 
 def test_the_installed_rules_are_printed_as_json_lines(environment: Path):
@@ -94,13 +99,23 @@ def test_the_installed_rules_are_printed_as_json_lines(environment: Path):
         assert text.count(f'"{code}"') >= 1
 
 
-@pytest.mark.parametrize("arguments", [("train", "run.toml"), ("demo",)])
+@pytest.mark.parametrize(
+    "arguments", [("train", "run.toml"), ("check", "run.toml"), ("demo",), ("vllm", "serve", "model")]
+)
 def test_training_without_its_libraries_says_what_to_install(environment: Path, arguments: tuple[str, ...]):
     result = tocsin(environment, *arguments)
     assert result.returncode == 2
     assert "pip install 'tocsin[train]'" in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["serve", "mcp"])
+def test_serving_without_its_libraries_says_what_to_install(environment: Path, name: str):
+    result = tocsin(environment, name)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "pip install 'tocsin[serve]'" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_everything_but_training_imports_without_torch(environment: Path):

@@ -123,6 +123,8 @@ class ControlDoor:
         self._pending: deque[_Pending] = deque()
         self._is_paused = False
         """As it will be when everything pending is carried out."""
+        self._previous: dict[str, KnobValue] = {}
+        """Values before the newest change through this door."""
         self._is_over = False
         self._loop: Barrier | None = None
         self._closing = threading.Event()
@@ -152,6 +154,12 @@ class ControlDoor:
         """Carry out what was accepted. Blocks while the run is paused, and raises `Interrupted` there."""
         while (item := self._next()) is not None:
             self._carry_out(item)
+
+    def hold(self, actor: str, reason: str) -> None:
+        """Stand still at this barrier as if `actor` had asked for it, until somebody asks to go on."""
+        with self._guard:
+            self._is_paused = True
+        self._stand_still(actor, reason)
 
     def poll(self) -> None:
         """Answer what arrived, a bounded number of requests."""
@@ -206,6 +214,7 @@ class ControlDoor:
             is_paused=self._is_paused,
             fixed=desk.fixed,
             ceilings=desk.ceilings,
+            previous=self._previous,
             findings=self._open_findings() if request.verb == "act" else (),
         )
 
@@ -256,6 +265,7 @@ class ControlDoor:
             knobs=loop.knobs,
             launched=self._desk.launched,
             is_paused=self._is_paused,
+            previous=self._previous,
         )
         try:
             admitted = admit_at_barrier(changes, now)
@@ -270,22 +280,23 @@ class ControlDoor:
             note=request.note,
         )
         loop.change_knobs({patch.path: patch.to for patch in admitted.patches}, origin)
+        self._previous |= {patch.path: patch.expect for patch in admitted.patches if patch.expect is not None}
 
     def _carry_out(self, item: _Pending) -> None:
         assert self._loop is not None
         if item.request.verb == "pause":
-            self._stand_still(item.request)
+            self._stand_still(item.request.actor, item.request.note)
         elif item.request.verb == "checkpoint":
             try:
                 self._loop.save()
             except OSError as error:  # a full disk: the run goes on, and the asker learns of it
                 self._refuse(item.request, f"the checkpoint could not be written: {error}")
 
-    def _stand_still(self, request: ControlRequest) -> None:
+    def _stand_still(self, actor: str, reason: str) -> None:
         """Serve everything but training until somebody asks to go on."""
         assert self._loop is not None
         began = pulse = time.monotonic()
-        self._desk.emit(RunPaused(actor=request.actor))
+        self._desk.emit(RunPaused(actor=actor, reason=reason))
         while (item := self._next()) is None or item.request.verb != "resume":
             if item is not None:
                 self._carry_out(item)
@@ -293,7 +304,7 @@ class ControlDoor:
             self._loop.idle()
             if time.monotonic() - pulse > PULSE_S:
                 pulse = time.monotonic()
-                detail = f"paused by {request.actor}"
+                detail = f"paused by {actor}"
                 self._desk.emit(ComponentHeartbeat(component="learner", state="alive", detail=detail))
         self._desk.emit(RunContinued(actor=item.request.actor, paused_s=time.monotonic() - began))
 

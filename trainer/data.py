@@ -24,6 +24,8 @@ FailureCause = Literal[
     "reward_timeout",
     "reward_invalid",
     "worker_died",
+    "sampler_refused",
+    "sampler_error",
 ]
 
 
@@ -73,6 +75,11 @@ class Completion:
     text: str = ""
     """Decoded without special tokens; filled in by the rollout process."""
 
+    @property
+    def version_span(self) -> int:
+        """Optimizer steps between the weights of its oldest token and those of its newest."""
+        return self.versions[-1][0] - self.versions[0][0] if self.versions else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -83,6 +90,18 @@ class Failure:
     """One line."""
     completions: int
     whole_group: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTexts:
+    """Counts of a group's completions under the names of `TextStats`."""
+
+    judged: int
+    repetitive: int
+    script_judged: int
+    other_script: int
+    cut_with_end: int
+    unparsed: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +119,27 @@ class Group:
     """Completions left out because scoring them failed."""
     launched_at: float
     """Monotonic clock."""
+    generated_at: float
     scored_at: float
+    distinct: int | None = None
+    """Different token sequences among the completions."""
+    texts: GroupTexts | None = None
 
     @property
     def oldest_version(self) -> int:
         """Version of the weights behind the oldest token."""
         return min(version for completion in self.completions for version, _ in completion.versions)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGroup:
+    """A scored group that waits for the learner."""
+
+    group: Group
+    arrived: float
+    """Monotonic clock."""
+    version: int
+    """Step of the learner's weights when it arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +166,21 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Scored:
+    """What is made of the answers of all reward functions for n completions."""
+
+    rewards: npt.NDArray[np.float64]
+    """[n] NaN where invalid."""
+    valid: npt.NDArray[np.bool_]
+    """[n]"""
+    failures: list[Failure]
+    components: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """[n] by label, NaN where unknown."""
+    unparsed: dict[str, list[int]] = field(default_factory=dict)
+    """As in `Scores`."""
+
+
+@dataclass(slots=True)
 class Scores:
     """Rewards of the completions of one group; what a reward worker answers."""
 
@@ -139,3 +188,5 @@ class Scores:
     """By reward label, one entry per completion; None where the function could not tell."""
     errors: dict[int, tuple[FailureCause, str]] = field(default_factory=dict)
     """By position of the completion: why it has no valid reward."""
+    unparsed: dict[str, list[int]] = field(default_factory=dict)
+    """By label of each function that looks for an answer in the text: positions of completions without one."""

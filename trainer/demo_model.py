@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tocsin.trainer.demo_task import ALPHABET, demonstration
+from tocsin.trainer.demo_task import ALPHABET, TEACHER_ACCURACY, demonstration
 
 PAD: Final = "<pad>"
 EOS: Final = "<eos>"
@@ -42,7 +42,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
         hidden_size=96,
         intermediate_size=256,
         num_hidden_layers=3,
-        num_attention_heads=4,
+        num_attention_heads=3,  # 32 dimensions a head: the least that vLLM computes with
         max_position_embeddings=64,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -58,10 +58,12 @@ def pretrain(
     *,
     seed: int,
     steps: int = PRETRAIN_STEPS,
+    accuracy: float = TEACHER_ACCURACY,
     on_progress: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> None:
     """Train on demonstrations of `rows` and write model and tokenizer to `folder`.
 
+    The teacher is right with probability `accuracy`, and so is a model that imitates it.
     `on_progress` is called with steps done, steps in all, and the loss in nats per answer token.
     """
     tokenizer = build_tokenizer()
@@ -71,7 +73,7 @@ def pretrain(
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = PEAK_LEARNING_RATE * min(1.0, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        ids, labels = _demonstrations(tokenizer, rows, rng)
+        ids, labels = _demonstrations(tokenizer, rows, rng, accuracy)
         logits = model(input_ids=ids[:, :-1]).logits
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -85,13 +87,16 @@ def pretrain(
 
 
 def _demonstrations(
-    tokenizer: Any, rows: list[dict[str, str]], rng: np.random.Generator
+    tokenizer: Any, rows: list[dict[str, str]], rng: np.random.Generator, accuracy: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One batch of token ids [B, L] and labels [B, L] (-100 on the prompt). All rows have one length."""
+    """One batch of token ids [B, L] and labels [B, L], which are -100 on prompts and on padding at the end."""
     chosen = [rows[i] for i in rng.integers(len(rows), size=BATCH)]
-    prompts = [line["prompt"] for line in chosen]
-    texts = [line["prompt"] + demonstration(line["answer"], rng) for line in chosen]
-    ids = torch.tensor([[*line, tokenizer.eos_token_id] for line in tokenizer(texts)["input_ids"]])
+    prompts = [len(line["prompt"]) for line in chosen]
+    texts = [line["prompt"] + demonstration(line["answer"], rng, accuracy) for line in chosen]
+    encoded = [[*line, tokenizer.eos_token_id] for line in tokenizer(texts)["input_ids"]]
+    longest = max(map(len, encoded))
+    ids = torch.tensor([[*line, *[tokenizer.pad_token_id] * (longest - len(line))] for line in encoded])
     labels = ids.clone()
-    labels[:, : len(prompts[0])] = -100
+    for row, (prompt, line) in enumerate(zip(prompts, encoded, strict=True)):
+        labels[row, :prompt] = labels[row, len(line) :] = -100
     return ids, labels

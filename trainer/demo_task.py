@@ -37,13 +37,13 @@ def split(seed: int, *, train: int, held_out: int) -> tuple[list[dict[str, str]]
     return rows[:train], rows[train:]
 
 
-def demonstration(answer: str, rng: np.random.Generator) -> str:
+def demonstration(answer: str, rng: np.random.Generator, accuracy: float = TEACHER_ACCURACY) -> str:
     """What the teacher answers: right, or with one to three exchanged pairs of digits."""
-    if rng.random() < TEACHER_ACCURACY:
+    if rng.random() < accuracy:
         return answer
     letters = list(answer)
     for _ in range(rng.integers(1, 4)):
-        i, j = rng.choice(DIGITS, size=2, replace=False)
+        i, j = rng.choice(len(letters), size=2, replace=False)
         letters[i], letters[j] = letters[j], letters[i]
     return "".join(letters)
 

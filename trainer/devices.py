@@ -7,6 +7,7 @@ the memory rules and the out-of-memory path can be exercised on any machine.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from tocsin.schemas.config import DeviceConfig
 from tocsin.schemas.events import DeviceInfo
 from tocsin.schemas.resources import DeviceMemory, PhasePeak
+from tocsin.trainer.nvml import Health, find_driver
 
 GIB = 1 << 30
 
@@ -52,7 +54,9 @@ class CudaMeter:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.total = torch.cuda.get_device_properties(device).total_memory
+        properties = torch.cuda.get_device_properties(device)
+        self.total = properties.total_memory
+        self.driver = find_driver(f"GPU-{properties.uuid}")
         self._peaks: dict[str, tuple[int, int]] = {}
 
     @contextmanager
@@ -74,10 +78,20 @@ class CudaMeter:
         """Peaks since the previous sample."""
         peaks, self._peaks = self._peaks, {}
         free, _ = torch.cuda.mem_get_info(self.device)
-        others = others_bytes(self.total, free, torch.cuda.memory_reserved(self.device))
-        baseline = torch.cuda.memory_allocated(self.device) + others
-        shifted = {name: (allocated + others, reserved + others) for name, (allocated, reserved) in peaks.items()}
-        return [_report(str(self.device), "cuda", self.total, baseline, shifted)]
+        reserved = torch.cuda.memory_reserved(self.device)
+        others = others_bytes(self.total, free, reserved)
+        health = Health() if self.driver is None else self.driver.health()
+        return [
+            DeviceMemory(
+                device=str(self.device),
+                kind="cuda",
+                total_bytes=self.total,
+                baseline_bytes=torch.cuda.memory_allocated(self.device) + others,
+                phases=_phases({name: (low + others, high + others) for name, (low, high) in peaks.items()}),
+                baseline_reserved_bytes=reserved + others,
+                **asdict(health),
+            )
+        ]
 
 
 def others_bytes(total: int, free: int, reserved: int) -> int:
@@ -113,26 +127,24 @@ class SimulatedMeter:
     def sample(self) -> list[DeviceMemory]:
         """Peaks since the previous sample."""
         peaks, self._peaks = self._peaks, {}
-        return [_report("simulated:0", "simulated", self.total, self.baseline, peaks)]
+        return [
+            DeviceMemory(
+                device="simulated:0",
+                kind="simulated",
+                total_bytes=self.total,
+                baseline_bytes=self.baseline,
+                phases=_phases(peaks),
+            )
+        ]
 
     def _raise_peak(self, name: str, needed: int) -> None:
         peak = max(needed, self._peaks.get(name, (0, 0))[0])
         self._peaks[name] = (peak, peak)
 
 
-def _report(device: str, kind: str, total: int, baseline: int, peaks: dict[str, tuple[int, int]]) -> DeviceMemory:
-    return DeviceMemory.model_validate(
-        {
-            "device": device,
-            "kind": kind,
-            "total_bytes": total,
-            "baseline_bytes": baseline,
-            "phases": {
-                name: PhasePeak(allocated_bytes=allocated, reserved_bytes=reserved)
-                for name, (allocated, reserved) in peaks.items()
-            },
-        }
-    )
+def _phases(peaks: dict[str, tuple[int, int]]) -> dict[str, PhasePeak]:
+    """Peaks out of allocated and reserved bytes by phase."""
+    return {name: PhasePeak(allocated_bytes=low, reserved_bytes=high) for name, (low, high) in peaks.items()}
 
 
 def memory_meter(config: DeviceConfig, device: torch.device, parameter_bytes: int) -> MemoryMeter:

@@ -7,9 +7,8 @@ memory and time; a loss, gradient or log-prob that is not finite skips the updat
 """
 
 import math
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,17 +21,18 @@ from tocsin.schemas.knobs import LIMITS, Knobs
 from tocsin.schemas.step import MicrobatchStats, StepCompleted
 from tocsin.trainer import batching
 from tocsin.trainer.advantages import StepSamples, samples
+from tocsin.trainer.coordinates import UpdateWatch
 from tocsin.trainer.data import Group, Ints
-from tocsin.trainer.devices import memory_meter
+from tocsin.trainer.devices import SimulatedMeter, memory_meter
+from tocsin.trainer.faults import disturb_update, planted, poisons_loss, spoil_reference
 from tocsin.trainer.loss import policy_loss, token_logprobs
+from tocsin.trainer.messages import LearnerFacts
 from tocsin.trainer.models import eos_ids, first_line, load_model, load_tokenizer, max_length, pad_id, resolve_device
 from tocsin.trainer.pipes import Stopwatch
 from tocsin.trainer.sampling import sequence_logprobs
 from tocsin.trainer.stats import StepTokens
 
 OPTIMIZER_FILE: Final = "optimizer.pt"
-SLOW_LEARNER_S: Final = 0.6
-"""What the fault `slow-learner` adds to a step: several times a step of the embedded task."""
 
 
 class OutOfMemory(RuntimeError):
@@ -61,6 +61,7 @@ class Learner:
         self.eos_ids = eos_ids(self.model, self.tokenizer)
         self.max_length = max_length(self.model, config.model)
         self.reference = self._load(config.model.path) if knobs.kl_beta > 0 else None
+        spoil_reference(config.fault, self.reference, config.seed)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         settings = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -73,6 +74,7 @@ class Learner:
         weight_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
         self.meter = memory_meter(config.device, self.device, weight_bytes)
         self.last_microbatches: MicrobatchStats | None = None
+        self.watch = UpdateWatch(self.parameters, self.optimizer, config.seed)
 
     def _load(self, path: str | Path) -> Any:
         # float32 whatever `model.dtype` says: updates of 1e-6 vanish in bfloat16 weights. Autocast does the rest.
@@ -109,12 +111,14 @@ class Learner:
         gradient, retries = self._fitting_gradient(chosen, knobs, step)
         self.last_microbatches = gradient.microbatches
         watch.lap("forward_backward")
-        self._slow_down(step)
+        self._disturb(step)
         with self.meter.phase("optimizer"):
+            self.watch.before()
             grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, knobs.grad_clip))
             wrong = gradient.tokens.nonfinite()
             wrong += [n for n, v in (("loss", gradient.loss), ("grad_norm", grad_norm)) if not math.isfinite(v)]
-            update_ratio = None if wrong else self._update(rate)
+            if not wrong:
+                facts |= {"update_ratio": self._update(rate), **self.watch.after()}
             self.optimizer.zero_grad(set_to_none=True)
         watch.lap("optimizer")
         return StepCompleted(
@@ -123,7 +127,6 @@ class Learner:
             loss=gradient.loss,
             grad_norm=grad_norm,
             grad_clip=knobs.grad_clip,
-            update_ratio=update_ratio,
             microbatches=gradient.microbatches,
             oom_retries=retries,
             seconds=watch.laps,
@@ -152,6 +155,8 @@ class Learner:
             self.meter.before_microbatch(batch.padded_tokens)
             tensors = batching.to_tensors(batch, self.device)
             logp_BT, entropy_BT = self._logprobs(self.model, tensors)
+            if planted(self.config.fault, step) == "recomputed-logprobs":
+                tensors = replace(tensors, sampler_logprobs=logp_BT.detach())
             ref_BT = None
             if self.reference is not None:
                 with torch.no_grad():
@@ -159,7 +164,7 @@ class Learner:
             terms = policy_loss(
                 logp_BT, entropy_BT, tensors, variant=self.config.loss.variant, knobs=knobs, ref_logp_BT=ref_BT
             )
-            loss = terms.loss * math.nan if self._poisoned(step) else terms.loss
+            loss = terms.loss * math.nan if poisons_loss(self.config.fault, step) else terms.loss
             loss.backward()  # type: ignore[no-untyped-call]
             result.loss += float(loss.detach())
             result.tokens.append(terms)
@@ -202,14 +207,31 @@ class Learner:
         with self._precision():
             return sequence_logprobs(self.model, torch.from_numpy(ids).long().to(self.device)).cpu()
 
-    def weights(self) -> dict[str, Tensor]:
-        """Every trainable parameter by name, on the CPU. A tied one appears once, as it does in the sampler."""
-        return {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
+    def weights(self, *, is_aliased: bool = False, is_local: bool = False) -> dict[str, Tensor]:
+        """Every parameter by name, in the sampler's precision, on the CPU unless it `is_local` to the learner's device.
+
+        A tied parameter appears once, as it does in a sampler that ties it itself. With `is_aliased` it appears under
+        each of its names: vLLM keeps an output layer that is tied to the embedding as it was unless it is sent too.
+        """
+        dtype = getattr(torch, self.config.model.dtype)
+        where = self.device if is_local else torch.device("cpu")
+        named = self.model.named_parameters(remove_duplicate=not is_aliased)
+        # Copies: two names of one tensor cannot be written to one file, and a broadcast must not see the next update.
+        return {name: p.detach().to(where, dtype, copy=is_aliased).contiguous() for name, p in named}
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """About what `save` writes: weights and two moments of float32."""
+        return sum(12 * parameter.numel() for parameter in self.parameters)
 
     @property
     def vocab_size(self) -> int:
         """Rows of the output layer."""
         return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def facts(self, weights_folder: Path) -> LearnerFacts:
+        """What a sampler must agree with."""
+        return LearnerFacts(self.vocab_size, self.max_length, tuple(self.eos_ids), weights_folder)
 
     def save_model(self, folder: Path) -> None:
         """Write model and tokenizer; the folder can be used as `model.path`."""
@@ -218,7 +240,8 @@ class Learner:
 
     def save(self, folder: Path) -> None:
         """Write model, tokenizer and optimizer state. Raises `OSError` when the disk refuses."""
-        state = {"optimizer": self.optimizer.state_dict(), "rng": torch.get_rng_state()}
+        rng, gradient = torch.get_rng_state(), self.watch.previous
+        state = {"optimizer": self.optimizer.state_dict(), "rng": rng, "gradient": gradient}
         try:
             self.save_model(folder)
             torch.save(state, folder / OPTIMIZER_FILE)
@@ -230,17 +253,13 @@ class Learner:
         state = torch.load(folder / OPTIMIZER_FILE, weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
+        self.watch.previous = state["gradient"]
 
-    def _poisoned(self, step: int) -> bool:
-        """The fault `nan`: two of three losses are not a number, so that the run goes on between them."""
-        fault = self.config.fault
-        return fault is not None and fault.name == "nan" and step >= fault.onset_step and step % 3 != 2
-
-    def _slow_down(self, step: int) -> None:
-        """The fault `slow-learner`."""
-        fault = self.config.fault
-        if fault is not None and fault.name == "slow-learner" and step >= fault.onset_step:
-            time.sleep(SLOW_LEARNER_S)
+    def _disturb(self, step: int) -> None:
+        """Planted faults between gradient and update."""
+        growth = disturb_update(self.config.fault, step, self.parameters)
+        if isinstance(self.meter, SimulatedMeter):
+            self.meter.baseline = int(self.meter.baseline * growth)
 
 
 def _smaller_budget(

@@ -11,12 +11,22 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tocsin.trainer.messages import Generate, Generated, Load, Loaded, Stop, Weights, WeightsLoaded
+from tocsin.trainer.data import Floats
+from tocsin.trainer.faults import batch_delay_s, faulty_generate, ignores_weights, weights_delay_s
+from tocsin.trainer.messages import (
+    Generate,
+    Generated,
+    Load,
+    Loaded,
+    Probed,
+    SamplerFacts,
+    Stop,
+    TakeProbe,
+    Weights,
+    WeightsLoaded,
+)
 from tocsin.trainer.models import eos_ids, load_model, load_tokenizer, pad_id, silence_transformers
 from tocsin.trainer.sampling import generate, sequence_logprobs
-
-SLOW_SAMPLER_S = 0.6
-"""What the fault `slow-sampler` adds to a batch: several times a step of the embedded task."""
 
 
 class LocalSampler:
@@ -34,31 +44,44 @@ class LocalSampler:
         self.pad_id = pad_id(tokenizer)
         self.probe = torch.from_numpy(load.probe.astype(np.int64)).to(self.model.device)
         self.version = 0
+        self.batches = 0
         self.parameters = dict(self.model.named_parameters())
 
-    def answer(self, message: Weights | Generate) -> WeightsLoaded | Generated:
+    @property
+    def facts(self) -> SamplerFacts:
+        """What the model is, for comparison with the learner's."""
+        rows = int(self.model.get_output_embeddings().weight.shape[0])
+        return SamplerFacts(str(self.load.model_path), tuple(self.eos_ids), rows)
+
+    def answer(self, message: Weights | Generate | TakeProbe) -> WeightsLoaded | Generated | Probed:
         """The reply to one message."""
+        if isinstance(message, TakeProbe):
+            return Probed(self._probe())
         return self.swap(message) if isinstance(message, Weights) else self.sample(message)
 
     @torch.no_grad()
     def swap(self, message: Weights) -> WeightsLoaded:
         """Take over new weights and prove what is held by the log-probs of the probe."""
         started = time.monotonic()
-        if not self._ignores(message.version):
+        time.sleep(weights_delay_s(self.load.fault, message.version))
+        if not ignores_weights(self.load.fault, message.version):
             for name, value in load_file(message.path).items():
                 self.parameters[name].copy_(value)
         self.version = message.version
         loaded = time.monotonic()
-        logprobs = sequence_logprobs(self.model, self.probe).cpu().numpy()
+        logprobs = self._probe()
         return WeightsLoaded(message.version, loaded - started, time.monotonic() - loaded, logprobs)
+
+    def _probe(self) -> Floats:
+        return sequence_logprobs(self.model, self.probe).cpu().numpy()
 
     def sample(self, message: Generate) -> Generated:
         """Generate one batch."""
         started = time.monotonic()
-        step = message.requests[0].target_step
-        if self.load.fault == "slow-sampler" and step >= self.load.fault_onset:
-            time.sleep(SLOW_SAMPLER_S)
-        completions = generate(
+        self.batches += 1
+        completions = faulty_generate(
+            self.load.fault,
+            generate,
             self.model,
             message.requests,
             seed=self.load.seed,
@@ -66,11 +89,9 @@ class LocalSampler:
             eos_ids=self.eos_ids,
             pad_id=self.pad_id,
         )
+        step = message.requests[0].target_step
+        time.sleep(batch_delay_s(self.load.fault, step, self.batches, time.monotonic() - started))
         return Generated(completions, self.version, time.monotonic() - started)
-
-    def _ignores(self, version: int) -> bool:
-        """The fault `stale-weights`: claim the new version and keep the old weights."""
-        return self.load.fault == "stale-weights" and version > self.load.fault_onset
 
 
 def serve(connection: Connection) -> None:
@@ -85,7 +106,7 @@ def serve(connection: Connection) -> None:
             return
         if isinstance(message, Load):
             sampler = LocalSampler(message)
-            connection.send(Loaded())
+            connection.send(Loaded(sampler.facts))
         else:
             assert sampler is not None, "the first message must be `Load`"
             connection.send(sampler.answer(message))

@@ -9,10 +9,10 @@ While the learner works on step s the sampler generates for step s + 1 and furth
 Every attempt at a step advances the step, also one without an update. Knobs change only here, between two steps.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -20,30 +20,26 @@ from tocsin.diagnostics.admission import knob, with_values
 from tocsin.schemas.base import as_float
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import CheckpointSaved, KnobChanged, QueueSampled, WeightsSynced
+from tocsin.schemas.events import CheckpointSaved, KnobChanged, QueueSampled
 from tocsin.schemas.knobs import Knobs, KnobValue
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.advantages import group_advantages
+from tocsin.trainer.batch_report import batch_event, busy_times, quantiles
 from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, saved_slots, size_of
 from tocsin.trainer.control import ControlDoor, Origin
-from tocsin.trainer.data import Ints
+from tocsin.trainer.data import Ints, QueuedGroup
+from tocsin.trainer.endings import Interrupted, TooManyNonFinite
 from tocsin.trainer.evaluation import evaluation_event
+from tocsin.trainer.faults import faulty_knob, filling_disk, lost_events, step_knobs
 from tocsin.trainer.learner import Learner
-from tocsin.trainer.messages import Sync, Synced
 from tocsin.trainer.pipes import Stopwatch
 from tocsin.trainer.resources import ResourceSampler
-from tocsin.trainer.rollout_client import QueuedGroup, RolloutClient
+from tocsin.trainer.rollout_client import RolloutClient
 from tocsin.trainer.rollout_store import RolloutStore
-from tocsin.trainer.stats import batch_event, quantiles
+from tocsin.trainer.sync import Broadcast, SyncTools, WeightSender
 from tocsin.trainer.weights import Probe, WeightStore
 
-LR_TOO_HIGH_FACTOR = 10.0
-"""How the fault `lr-too-high` raises the learning rate, in mid-run: enough to ruin the policy within a few steps, and
-little enough that lowering it again saves the run."""
-
-
-class TooManyNonFinite(RuntimeError):
-    """Updates were skipped too often in a row; the last good weights are in the checkpoint."""
+UNPROVEN: Final = "the sampler does not hold the weights that it was sent, twice; see weights_synced and OFF010"
 
 
 @dataclass
@@ -68,6 +64,7 @@ class Parts:
     learner: Learner
     rollout: RolloutClient
     weights: WeightStore
+    broadcast: Broadcast | None
     probe: Probe
     probe_ids: Ints
     store: RolloutStore
@@ -91,18 +88,42 @@ class TrainLoop:
         self.knobs = knobs
         self.position = position
         self.nonfinite_in_a_row = 0
-        self._sync_started: dict[int, tuple[float, float, int]] = {}
-        """Per version: when its sync began, seconds of writing, bytes."""
+        self.sender = WeightSender(
+            SyncTools(
+                learner=parts.learner,
+                rollout=parts.rollout,
+                store=parts.weights,
+                probe=parts.probe,
+                probe_ids=parts.probe_ids,
+                is_remote=parts.config.sampler.kind == "vllm",
+                broadcast=parts.broadcast,
+                emit=parts.emit,
+            )
+        )
 
     def run(self) -> None:
         """All remaining steps. Raises `Interrupted` at a barrier, and what the learner or the rollout side raise."""
         self._tell_position()
         self._sync()
+        self._await_first_proof()
         if self._evaluation_due() and self.position.step not in self.parts.evaluated:
             self._evaluate()
         while self.position.step < self.config.steps:
             self.step()
         self._finish()
+
+    def _await_first_proof(self) -> None:
+        """Wait until the sampler holds the first weights: nothing is sampled before, so no time is lost.
+
+        Raises `Interrupted`; `SidesDisagree` when both sides give different log-probs, unless that is asked for.
+        """
+        while self.sender.is_waiting:
+            if self.parts.rollout.should_stop():
+                raise Interrupted
+            self.parts.rollout.pump()
+            self.sender.note()
+        if self.config.sampler.on_mismatch == "pause":
+            self.sender.require_agreement()
 
     def step(self) -> None:
         """One optimizer step: collect, train, sync, report, save."""
@@ -110,18 +131,21 @@ class TrainLoop:
         watch = Stopwatch()
         queued = self.parts.rollout.collect(self.position.step)
         watch.lap("wait")
-        self._note_syncs()
-        event = self.parts.learner.step([item.group for item in queued], self.knobs, self.position.step)
+        self.sender.note()
+        knobs = step_knobs(self.config.fault, self.position.step, self.knobs)
+        event = self.parts.learner.step([item.group for item in queued], knobs, self.position.step)
         self._report_batch(queued)
         self.position.step += 1
         if event.outcome == "updated":
             self.position.version = self.position.step
         self._tell_position()
         watch.lap("learner")
-        if self._sync_due():
-            self._sync()
-        watch.lap("sync_wait")
-        self._report_step(event, watch, queued)
+        try:
+            if self._sync_due():
+                self._sync()
+        finally:  # the step was made, also when a stop interrupts the wait for the weights before
+            watch.lap("sync_wait")
+            self._report_step(event, watch, queued)
         self._guard_nonfinite(event)
         if self._evaluation_due():
             self._evaluate()
@@ -151,7 +175,7 @@ class TrainLoop:
     def idle(self) -> None:
         """Serve the rollout side for a moment while training stands still. Raises `Interrupted`."""
         self.parts.rollout.rest()
-        self._note_syncs()
+        self.sender.note()
         self._note_evaluations()
 
     def save(self) -> Path:
@@ -186,13 +210,14 @@ class TrainLoop:
 
     def _barrier(self) -> None:
         """Everything that happens between two steps: planted faults, and what was asked for at the control door."""
-        fault, step = self.config.fault, self.position.step
-        if fault is not None and fault.name == "lr-too-high" and step == fault.onset_step:
-            # From the launch value: a run that is resumed at this very step may hold the raised one already.
-            # Without the noise of the product, so that people and agents can write the value down.
-            raised = min(1.0, float(f"{self.config.knobs.learning_rate * LR_TOO_HIGH_FACTOR:.6g}"))
-            if self.knobs.learning_rate != raised:
-                self.change_knob("learning_rate", raised, f"fault:{fault.name}")
+        fault = self.config.fault
+        turned = faulty_knob(fault, self.position.step, self.config.knobs)
+        if fault is not None and turned is not None and knob(self.knobs, turned[0]) != turned[1]:
+            self.change_knob(*turned, f"fault:{fault.name}")
+        if self.sender.is_unproven and self.config.sampler.on_mismatch == "pause":
+            self.parts.control.hold("weight-sync", UNPROVEN)
+            self.sender.start_over()
+            self._sync()
         self.parts.control.at_barrier()
         if self._sync_due():  # a lower bound on staleness may need newer weights before this step's groups can start
             self._sync()
@@ -203,52 +228,8 @@ class TrainLoop:
 
     def _sync(self) -> None:
         """Send the weights of this barrier, once the sampler has taken the ones before."""
-        parts, version = self.parts, self.position.step
-        if self._sync_started:
-            parts.rollout.wait_for_sync(max(self._sync_started))
-            self._note_syncs()
-        began = time.monotonic()
-        with parts.learner.meter.phase("sync"):
-            weights = parts.learner.weights()
-            parts.probe.expect(version, parts.learner.probe(parts.probe_ids))
-            path = parts.weights.write(version, weights)
-        written = time.monotonic() - began
-        size = sum(w.numel() * w.element_size() for w in weights.values())
-        self._sync_started[version] = (began, written, size)
-        self.position.sampler_version = version
-        parts.rollout.sync(Sync(version, path))
-
-    def _note_syncs(self) -> None:
-        """Report the syncs that the sampler acknowledged."""
-        parts = self.parts
-        answers, parts.rollout.synced = parts.rollout.synced, []
-        for answer in answers:
-            if answer.version in self._sync_started:
-                self._report_sync(answer)
-                parts.weights.acknowledged(answer.version)
-
-    def _report_sync(self, answer: Synced) -> None:
-        began, written, size = self._sync_started.pop(answer.version)
-        gap, moved = self.parts.probe.compare(answer.version, answer.probe_logprobs)
-        tolerance = self.parts.probe.tolerance
-        assert tolerance is not None
-        self.parts.emit(
-            WeightsSynced(
-                version=answer.version,
-                seconds={
-                    "write": written,
-                    "pause": answer.pause_s,
-                    "load": answer.load_s,
-                    "verify": answer.verify_s,
-                    "total": time.monotonic() - began,
-                },
-                bytes=size,
-                probe_gap=gap,
-                probe_moved=moved,
-                probe_tolerance=tolerance,
-                verified=gap <= tolerance,
-            )
-        )
+        self.position.sampler_version = self.position.step
+        self.sender.send(self.position.step)
 
     def _report_batch(self, queued: list[QueuedGroup]) -> None:
         parts, step = self.parts, self.position.step
@@ -271,26 +252,34 @@ class TrainLoop:
 
     def _report_step(self, event: StepCompleted, watch: Stopwatch, queued: list[QueuedGroup]) -> None:
         parts, taken = self.parts, watch.started + watch.laps["wait"]
+        groups = [item.group for item in queued]
         seconds = {
             "wait": watch.laps["wait"],
             **event.seconds,
             "sync_wait": watch.laps["sync_wait"],
             "total": watch.total,
         }
-        completed = event.model_copy(update={"seconds": seconds})
+        generating, scoring = busy_times(groups)
+        fault, step = self.config.fault, self.position.step - 1
+        completed, ledger = event.model_copy(update={"seconds": seconds}), parts.rollout.ledger.snapshot()
+        completed, ledger = lost_events(fault, step, completed, ledger)
         parts.emit(completed)
         parts.emit(
             QueueSampled(
-                ledger=parts.rollout.ledger.snapshot(),
+                ledger=ledger,
                 learner_wait_s=seconds["wait"],
                 sampler_wait_s=parts.rollout.take_sampler_wait(),
                 step_s=seconds["total"],
                 queue_wait=quantiles(np.array([max(0.0, taken - item.arrived) for item in queued])),
+                generate_s=quantiles(np.array([g.generated_at - g.launched_at for g in groups])),
+                score_s=quantiles(np.array([g.scored_at - g.generated_at for g in groups])),
+                generating=generating,
+                scoring=scoring,
             )
         )
         self._lower_budget(completed)
         if (resources := parts.resources.sample(parts.learner, parts.rollout)) is not None:
-            parts.emit(resources)
+            parts.emit(filling_disk(fault, step, resources, parts.learner.checkpoint_bytes))
 
     def _lower_budget(self, event: StepCompleted) -> None:
         """After an out-of-memory retry, go on with the budget that fitted."""
@@ -338,8 +327,7 @@ class TrainLoop:
 
     def _finish(self) -> None:
         """Bring in what is still under way, and write the last checkpoint."""
-        self.parts.rollout.wait_for_sync(self.position.sampler_version)
-        self._note_syncs()
+        self.sender.settle()
         self._wait_for_evaluation()
         self.save()
 

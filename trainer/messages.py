@@ -1,7 +1,10 @@
 """Messages between the learner, the rollout process and the local sampler. All travel through pipes of our own.
+A vLLM sampler lives inside the rollout process and takes the same messages as calls.
 
 learner  --Setup, Sync, Retune, Evaluate, Stop-->         rollout  --Load, Weights, Generate-->  sampler
 learner  <--Ready, Opened, Launched, Done, Failed, ...--  rollout  <--Loaded, Generated--        sampler
+
+`tocsin check` talks to the sampler without a rollout process between them, and asks it for its probe besides.
 """
 
 from dataclasses import dataclass, field
@@ -9,10 +12,26 @@ from pathlib import Path
 from typing import Literal
 
 from tocsin.schemas.config import RunConfig
-from tocsin.schemas.events import Component
+from tocsin.schemas.events import Component, ComponentHeartbeat
+from tocsin.schemas.fault import FaultConfig
+from tocsin.schemas.generation import EngineSampled, PrefixCache
 from tocsin.schemas.knobs import Knobs
 from tocsin.trainer.data import Completion, Failure, Floats, Group, GroupRequest, Ints, Prompt
 from tocsin.trainer.slots import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerFacts:
+    """What a sampler of another make must agree with."""
+
+    vocab_size: int
+    """Rows of the output layer."""
+    max_length: int
+    """Longest prompt plus completion, in tokens."""
+    eos_ids: tuple[int, ...]
+    """Token ids at which a completion ends, in rising order."""
+    weights_folder: Path
+    """Where the files of `Sync` lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,9 @@ class Setup:
     """Groups that were in flight when a checkpoint was taken or a process was lost."""
     probe: Ints
     """[rows, P + T] token ids whose log-probs both sides compare at every sync."""
+    learner: LearnerFacts
+    logs: Path
+    """Folder for what servers print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +63,28 @@ class Sync:
 
     version: int
     path: Path
+    digest: str = ""
+    """Of the file, see `digest`; empty where nobody asks for it."""
+    attempt_number: int = 1
+    """2 for a full resend after a proof that failed."""
+    layout: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """Name, type and shape of every tensor, in order, when the weights come by a broadcast instead of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where learner and servers meet to form a group for broadcasts. The learner is rank 0 and listens."""
+
+    address: str
+    port: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyForWeights:
+    """All servers stand by for the broadcast of `version`."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +152,21 @@ class Synced:
     """The sampler holds the weights of `version`."""
 
     version: int
-    pause_s: float
-    """From the request until the sampler was between batches."""
-    load_s: float
-    verify_s: float
-    probe_logprobs: Floats
-    """[rows, P + T - 1]"""
+    seconds: dict[str, float]
+    """`pause` from the request until the sampler stood still, `load`, `verify`, `resume`."""
+    probes: dict[str, Floats]
+    """By process or server, [rows, P + T - 1] log-probs of the probe."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """By server, a digest over its weights, where it gives one."""
+    prefix_cache: PrefixCache | None = None
+    """What became of prefixes that were cached under the old weights; None when there is no such cache to ask."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSampled:
-    """One sampler batch is finished."""
+    """One sampler batch is finished, or as much as a sampler without batches did in the meantime."""
 
+    sampler: str
     version: int
     groups: int
     completions: int
@@ -143,11 +190,25 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNews:
-    """A process below the rollout process died or was started again."""
+    """A process below the rollout process died or was started again, or is still at it."""
 
     component: Component
-    state: Literal["died", "restarted"]
+    state: Literal["started", "alive", "died", "restarted"]
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The rollout process is there. That is no progress: it may be waiting for something that never comes."""
+
+    event: ComponentHeartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSampled:
+    """A look at a generation server's metrics."""
+
+    event: EngineSampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +231,39 @@ class Load:
     threads: int
     seed: int
     probe: Ints
-    fault: str | None
-    fault_onset: int
+    fault: FaultConfig | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerFacts:
+    """What a sampler says about its model once it is loaded; `tocsin check` compares it with the learner."""
+
+    model: str
+    """Folder or name."""
+    eos_ids: tuple[int, ...]
+    """Token ids at which it ends a completion, in rising order."""
+    vocab_size: int
+    """Rows of its output layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The sampler can generate."""
+
+    facts: SamplerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProbe:
+    """Compute the log-probs of the probe under the weights held now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Answer to `TakeProbe`."""
+
+    probe_logprobs: Floats
+    """[rows, P + T - 1]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +276,19 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class WeightsLoaded:
-    """Answer to `Weights`."""
+    """Answer to `Weights`, of one process or one server."""
 
     version: int
     load_s: float
     verify_s: float
     probe_logprobs: Floats
+    """[rows, P + T - 1]"""
+    pause_s: float = 0.0
+    """Until what was in flight stood still."""
+    resume_s: float = 0.0
+    checksum: str = ""
+    """A digest over the weights held; empty where there is none."""
+    prefix_cache: PrefixCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,5 +305,5 @@ class Generated:
     completions: list[list[Completion]]
     version: int
     seconds: float
-    errors: dict[int, str] = field(default_factory=dict)
-    """By position: why a request could not be generated at all."""
+    errors: dict[int, Failure] = field(default_factory=dict)
+    """By position: why a request could not be generated at all; its completions are empty."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tocsin.diagnostics.outlets import check_alerts
 from tocsin.schemas.config import ModelConfig, RunConfig
 from tocsin.trainer.data import Prompt
 from tocsin.trainer.sources import DataError, check_source
@@ -13,8 +14,8 @@ MODEL_FILE: Final = "config.json"
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raises `ValueError`, one line per fault, for data and models that are certainly not there."""
-    problems = [_model_problem(config.model)]
+    """Raises `ValueError`, one line per fault: data and models that are not there, alerts that cannot be delivered."""
+    problems = [_model_problem(config.model), *check_alerts(config.alerts)]
     for source in (config.data.train, config.data.evaluation):
         try:
             if source is not None:

@@ -12,14 +12,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from typing import Final
+
+from tocsin.diagnostics.variables import environment_variables
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
 """How every child is made. A fork would copy locks that torch's and pyarrow's threads hold."""
+
+_FORKING: Final[list[bool]] = []
+"""Not empty in a process that promised to have no such threads, and in its children."""
 
 PARENT_POLL_S: Final = 1.0
 """How often a child looks for its parent where the kernel cannot tell it."""
@@ -46,7 +50,20 @@ def thread_environment(threads: int) -> dict[str, str]:
     }
 
 
-def start_child(process: SpawnProcess, *, threads: int = 1) -> None:
+def fork_children() -> None:
+    """Have this process and its children fork those that need torch and transformers, instead of importing them anew.
+
+    For a process that imported the libraries once to start many runs. It must not have computed anything before.
+    """
+    _FORKING.append(True)
+
+
+def heavy_context() -> SpawnContext | ForkContext:
+    """How a child is made that needs torch and transformers, or whose own children do."""
+    return multiprocessing.get_context("fork") if _FORKING else SPAWN
+
+
+def start_child(process: BaseProcess, *, threads: int = 1) -> None:
     """Start `process` with `thread_environment(threads)`; its target calls `child_main_setup` first.
 
     Call it from the main thread or another one that lives as long as the child: Linux counts the end of the
@@ -57,7 +74,7 @@ def start_child(process: SpawnProcess, *, threads: int = 1) -> None:
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _environment(thread_environment(threads)):
+        with environment_variables(thread_environment(threads)):
             process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -84,13 +101,18 @@ def die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "only a child of multiprocessing has a parent to follow"
     assert parent.pid is not None
+    die_with(parent.pid)
+
+
+def die_with(parent_pid: int) -> None:
+    """Have this process killed when its parent, which is `parent_pid`, ends."""
     if sys.platform == "linux":
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
-        watch = threading.Thread(target=_exit_without, args=(parent.pid,), name="parent-watch", daemon=True)
+        watch = threading.Thread(target=_exit_without, args=(parent_pid,), name="parent-watch", daemon=True)
         watch.start()
     # The parent may have ended before the request was in place.
-    if os.getppid() != parent.pid:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 
@@ -106,18 +128,3 @@ def _prctl(option: int, argument: int | bytes) -> None:
     if library.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}) failed: {os.strerror(number)}")
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set `variables` for the processes started inside, and put back what was there."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -95,10 +95,18 @@ class Progress:
             elif isinstance(event, RolloutFailed) and event.cause not in self._causes:
                 self._causes.add(event.cause)
                 self.note(f"{event.cause} at prompt {event.prompt_id}: {event.error} (others are only counted)")
-            elif isinstance(event, ComponentHeartbeat) and event.state in ("died", "restarted"):
-                self.note(f"{event.component} {event.state}: {event.detail}")
+            elif isinstance(event, ComponentHeartbeat):
+                self._tell_of(event)
         except Exception:  # the boundary around training: a faulty display costs itself, never the run
             self._complain()
+
+    def _tell_of(self, event: ComponentHeartbeat) -> None:
+        if event.state in ("died", "restarted"):
+            self.note(f"{event.component} {event.state}: {event.detail}")
+        elif event.component == "sampler" and event.state == "alive" and event.detail:
+            # Before the first step there is nothing else to look at; later it is news.
+            tell = self.note if self._stage is None else self.stage
+            tell(f"sampler: {event.detail}")
 
     def record(self, record: Record) -> None:
         """Take in a new record of the feed, in the monitor's thread."""

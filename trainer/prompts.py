@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.schemas.config import DataConfig
+from tocsin.schemas.config import DataConfig, RunConfig
 from tocsin.trainer.data import Ints, Prompt
 from tocsin.trainer.rewards import one_line
 from tocsin.trainer.sources import DataError, empty, read_rows, without_column
 
-__all__ = ["DataError", "PromptOrder", "PromptSet", "Refused", "Room", "load_prompts"]
+__all__ = ["DataError", "PromptOrder", "PromptSet", "Refused", "Room", "load_prompt_sets", "load_prompts"]
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -70,7 +70,7 @@ class PromptSet:
 
 @dataclass(slots=True)
 class PromptOrder:
-    """Which prompt the group with a given index gets: endless, each epoch a permutation of its own.
+    """Which prompt the group with a given index gets: endless, each epoch a permutation of its own if `shuffle`.
 
     A function of (seed, index) alone, so that a resumed run goes on in the same order. Sorting the raw output of
     Philox is used because, unlike `Generator.permutation`, it does not change between numpy versions.
@@ -82,12 +82,15 @@ class PromptOrder:
 
     num_prompts: int
     seed: int
+    shuffle: bool = True
     _epochs: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, repr=False)
     """Permutations of the last two epochs asked for: around a boundary both are in use."""
 
     def __call__(self, index: int) -> int:
         """Number of the prompt, in [0, num_prompts)."""
         epoch, position = divmod(index, self.num_prompts)
+        if not self.shuffle:
+            return position
         if epoch not in self._epochs:
             raw = np.random.Philox(np.random.SeedSequence([self.seed, epoch])).random_raw(self.num_prompts)
             if len(self._epochs) == 2:
@@ -130,6 +133,27 @@ def load_prompts(
     if not result.prompts:
         raise DataError(_no_prompts(source, result.refused))
     return result
+
+
+def load_prompt_sets(
+    config: RunConfig, tokenizer: "PreTrainedTokenizerFast", positions: int
+) -> tuple[PromptSet, PromptSet]:
+    """Training and held-out prompts for a model that takes `positions` tokens. Raises `DataError`."""
+    room, data = _room(config, positions), config.data
+    train = load_prompts(data.train, split=data.split, config=data, tokenizer=tokenizer, room=room)
+    if data.evaluation is None:
+        return train, PromptSet([], [])
+    held_out = load_prompts(data.evaluation, split=data.evaluation_split, config=data, tokenizer=tokenizer, room=room)
+    return train, PromptSet(held_out.prompts[: config.evaluation.prompts], held_out.refused)
+
+
+def _room(config: RunConfig, positions: int) -> Room:
+    """What a model that takes `positions` tokens leaves for a prompt, and which setting to blame for it."""
+    answer = config.knobs.max_completion_tokens
+    if config.model.max_length == positions:
+        return Room(positions - answer, "raise `model.max_length` or lower `knobs.max_completion_tokens`")
+    own = f"the model has {positions} positions and {answer} are for the completion"
+    return Room(positions - answer, f"lower `knobs.max_completion_tokens`: {own}")
 
 
 def _no_prompts(source: str, refused: list[Refused]) -> str:

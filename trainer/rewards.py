@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tocsin.schemas.config import BUILTIN_REWARDS, RewardConfig
 from tocsin.trainer.data import FailureCause, Scores
-from tocsin.trainer.verifiers import VERIFIERS, RewardError, names
+from tocsin.trainer.verifiers import VERIFIERS, Judged, RewardError, Verifier, names
 
 __all__ = ["RewardError", "RewardFunction", "load_reward", "load_rewards", "one_line", "passed", "score", "total"]
 
@@ -51,6 +51,8 @@ class RewardFunction:
     """Argument names it takes; None when it takes any (`**columns`)."""
     requires: frozenset[str] = frozenset()
     """Argument names without a default."""
+    searches: bool = False
+    """A verifier that looks for an answer within the completion, and may find none."""
 
     def __call__(self, arguments: Mapping[str, list[Any]]) -> Any:
         """What the function answers. Raises `RewardError` when the row lacks a column it requires."""
@@ -72,7 +74,9 @@ def load_rewards(configs: Sequence[RewardConfig]) -> list[RewardFunction]:
 def load_reward(config: RewardConfig) -> RewardFunction:
     """One reward function, its signature inspected once."""
     if config.function in BUILTIN_REWARDS:
-        return RewardFunction(config.label, VERIFIERS[config.function](config), accepts=None)
+        verifier = VERIFIERS[config.function](config)
+        searches = isinstance(verifier, Verifier) and verifier.searches
+        return RewardFunction(config.label, verifier, accepts=None, searches=searches)
     call = _imported(config.function)
     try:
         parameters = inspect.signature(call).parameters.values()
@@ -107,9 +111,11 @@ def score(
     arguments = {**columns, "completions": completions, "prompts": prompts}
     scores = Scores()
     for function in functions:
-        values, errors = _answers(function, arguments, len(completions))
-        scores.components[function.label] = values
-        scores.errors = {**errors, **scores.errors}
+        answers = _answers(function, arguments, len(completions))
+        scores.components[function.label] = answers.values
+        scores.errors = {**answers.errors, **scores.errors}
+        if function.searches:
+            scores.unparsed[function.label] = answers.unparsed
     for position in range(len(completions)):
         if all(values[position] is None for values in scores.components.values()):
             scores.errors.setdefault(position, ("reward_invalid", "no reward: every function returned None"))
@@ -157,46 +163,52 @@ def one_line(error: BaseException) -> str:
     return line if len(line) <= 300 else f"{line[:297]}..."
 
 
-def _answers(
-    function: RewardFunction, arguments: Mapping[str, list[Any]], size: int
-) -> tuple[list[float | None], dict[int, Error]]:
-    """One entry per completion, and the errors by position. A failed call is repeated one completion at a time."""
+@dataclass(slots=True)
+class _Answers:
+    """One function's answers for the completions of one group."""
+
+    values: list[float | None]
+    errors: dict[int, Error] = field(default_factory=dict)
+    """By position."""
+    unparsed: list[int] = field(default_factory=list)
+
+
+def _answers(function: RewardFunction, arguments: Mapping[str, list[Any]], size: int) -> _Answers:
+    """One value per completion. A failed call is repeated one completion at a time."""
     try:
         return _checked(function.label, function(arguments), size)
     except BaseException as error:  # protects the worker from user code; math-verify's timeout is no `Exception`
         if size == 1:
-            return [None], {0: _raised(function.label, error)}
-    values: list[float | None] = []
-    errors: dict[int, Error] = {}
+            return _Answers([None], {0: _raised(function.label, error)})
+    result = _Answers([])
     for position in range(size):
         single = {name: column[position : position + 1] for name, column in arguments.items()}
-        value, problem = _answers(function, single, 1)
-        values += value
-        if 0 in problem:
-            errors[position] = problem[0]
-    return values, errors
+        one = _answers(function, single, 1)
+        result.values += one.values
+        result.errors.update((position, error) for error in one.errors.values())
+        result.unparsed += [position for _ in one.unparsed]
+    return result
 
 
-def _checked(label: str, answer: Any, size: int) -> tuple[list[float | None], dict[int, Error]]:
+def _checked(label: str, answer: Any, size: int) -> _Answers:
     """Numbers out of what a function returned; raises nothing that it did not return itself."""
     shape = "one number or None per completion"
     if isinstance(answer, str | bytes | Mapping | AbstractSet) or not isinstance(answer, Iterable):
         problem = f"{label}: must return {shape}, got {type(answer).__name__}"
-        return [None] * size, dict.fromkeys(range(size), ("reward_error", problem))
+        return _Answers([None] * size, dict.fromkeys(range(size), ("reward_error", problem)))
     entries = list(answer)
     if len(entries) != size:
         problem = f"{label}: must return {shape}, got {len(entries)} values for {size} completions"
-        return [None] * size, dict.fromkeys(range(size), ("reward_error", problem))
-    values: list[float | None] = []
-    errors: dict[int, Error] = {}
+        return _Answers([None] * size, dict.fromkeys(range(size), ("reward_error", problem)))
+    result = _Answers([], unparsed=list(answer.unparsed) if isinstance(answer, Judged) else [])
     for position, entry in enumerate(entries):
         value = None if entry is None else _number_or_nan(entry)
         if value is not None and not abs(value) <= LARGEST_REWARD:
             rule = f"a reward must be a number within ±{LARGEST_REWARD:g} or None"
-            errors[position] = ("reward_invalid", f"{label}: {rule}, got {_shown(entry)}")
+            result.errors[position] = ("reward_invalid", f"{label}: {rule}, got {_shown(entry)}")
             value = None
-        values.append(value)
-    return values, errors
+        result.values.append(value)
+    return result
 
 
 def _number_or_nan(entry: Any) -> float:

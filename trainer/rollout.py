@@ -1,7 +1,7 @@
 """The rollout process: prompts to scored groups, in slots.
 
-    slots -> dispatch -> sampler (one batch at a time) -> scoring tasks -> reward workers -> learner
-      ^                     ^ weight syncs and evaluations go between batches
+    slots -> dispatch -> sampler -> scoring tasks -> reward workers -> learner
+      ^                     ^ weight syncs, between the batches of a local sampler or in the midst of a server's work
       |___ freed by failures, opened by acknowledged weights
 
 It imports neither torch nor transformers, holds no state that the learner cannot rebuild, and may be killed at any
@@ -16,34 +16,32 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tocsin.schemas.config import RunConfig
-from tocsin.trainer.data import Completion, GroupRequest
+from tocsin.trainer.activity import Activity
+from tocsin.trainer.data import Completion, Failure, GroupRequest
+from tocsin.trainer.faults import faulty_request
 from tocsin.trainer.messages import (
-    BatchSampled,
     Evaluate,
     Fatal,
     Generate,
     Launched,
     Opened,
-    ProcessNews,
     Ready,
     Retune,
     Setup,
     Stop,
     Sync,
-    Synced,
-    WeightsLoaded,
 )
 from tocsin.trainer.pipes import Inbox, PipeClosed
 from tocsin.trainer.processes import child_main_setup
 from tocsin.trainer.prompts import PromptOrder
 from tocsin.trainer.reward_workers import RewardWorkers
 from tocsin.trainer.rewards import RewardError
-from tocsin.trainer.sampler import LocalSamplerHandle, SamplerDied
+from tocsin.trainer.sampler import SamplerDied
+from tocsin.trainer.samplers import MisfitSampler, Sampler, make_sampler
 from tocsin.trainer.scoring import Scorer
 from tocsin.trainer.slots import Slot, Slots
-
-TRUNCATED_FAULT_TOKENS = 4
-"""Length limit that the fault `truncated` sets on the embedded task, whose answers have seven tokens."""
+from tocsin.trainer.tally import Tally
+from tocsin.trainer.texts import end_ids
 
 
 def rollout_process(connection: Connection, config: RunConfig) -> None:
@@ -54,7 +52,7 @@ def rollout_process(connection: Connection, config: RunConfig) -> None:
 
 async def _run(connection: Connection, config: RunConfig) -> None:
     inbox = Inbox(connection, name="learner")
-    sampler = LocalSamplerHandle(config.device.threads)
+    sampler = make_sampler(config, connection.send)
     workers = RewardWorkers(config.reward_workers, config.rewards)
     try:
         # Before anything else, so that a reward function that cannot be loaded is refused within seconds.
@@ -65,12 +63,12 @@ async def _run(connection: Connection, config: RunConfig) -> None:
             await _Rollout(connection, inbox, sampler, workers, setup).run()
     except PipeClosed:
         return  # the learner is gone, and with it everybody who would want an answer
-    except RewardError as error:
+    except (RewardError, MisfitSampler) as error:
         connection.send(Fatal(str(error), user_error=True))
     except SamplerDied as error:
         connection.send(Fatal(str(error), user_error=False))
     finally:
-        sampler.stop()
+        await sampler.close()
         await workers.close()
 
 
@@ -81,7 +79,7 @@ class _Rollout:
         self,
         connection: Connection,
         inbox: Inbox,
-        sampler: LocalSamplerHandle,
+        sampler: Sampler,
         workers: RewardWorkers,
         setup: Setup,
     ):
@@ -95,32 +93,30 @@ class _Rollout:
         self.slots = Slots(setup.next_step, setup.next_index)
         for slot in setup.reissue:
             self.slots.reissue(slot)
-        self.scorer = Scorer(connection, workers, setup, on_failed=self._slot_failed)
-        self.order = PromptOrder(len(setup.prompts), setup.config.seed)
+        self.tokenizer = Tokenizer.from_file(str(setup.model_path / "tokenizer.json"))
+        ends = end_ids(self.tokenizer, setup.learner.eos_ids)
+        self.scorer = Scorer(connection, workers, setup, ends=ends, on_failed=self._slot_failed)
+        self.order = PromptOrder(len(setup.prompts), setup.config.seed, setup.config.data.shuffle)
         self.acknowledged = -1
         self.control: list[Sync | Evaluate] = []
         self.wake = asyncio.Event()
         self.stopping = False
-        self.waited_s = 0.0
-        self.tokenizer = Tokenizer.from_file(str(setup.model_path / "tokenizer.json"))
+        self.generating = 0
+        """Batches that the sampler is at work on."""
+        self.tally = Tally()
+        self.activity = Activity()
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Work until `Stop`. Raises `PipeClosed`, `SamplerDied`."""
-        await self._load()
+        # Side by side: a server may take minutes to start, and meanwhile somebody may want to stop.
         listener = asyncio.create_task(self._listen())
-        dispatcher = asyncio.create_task(self._dispatch())
-        done, _ = await asyncio.wait({listener, dispatcher}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (listener, dispatcher, *self.tasks):
+        worker = asyncio.create_task(self._load_and_dispatch())
+        done, _ = await asyncio.wait({listener, worker}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (listener, worker, *self.tasks):
             task.cancel()
         for task in done:
             task.result()
-
-    async def _load(self) -> None:
-        try:
-            await self.sampler.load(self.setup)
-        except SamplerDied as error:
-            await self._revive(error)
 
     async def _listen(self) -> None:
         """Take messages of the learner as they come."""
@@ -134,48 +130,51 @@ class _Rollout:
                 self.control.append(message)
             self.wake.set()
 
+    async def _load_and_dispatch(self) -> None:
+        await self.sampler.load(self.setup)
+        heart = asyncio.create_task(self.activity.report(self.connection.send))
+        try:
+            await self._dispatch()
+        finally:
+            heart.cancel()
+
     async def _dispatch(self) -> None:
-        """Give the sampler one thing at a time: weights and evaluations first, then groups."""
+        """Give the sampler weights and evaluations first, one after the other, then groups."""
         while not self.stopping:
             if self.control:
                 await self._serve_control(self.control.pop(0))
             elif batch := self._next_batch():
-                await self._sample(batch)
+                if self.sampler.batch_groups is None:
+                    self._spawn(self._sample(batch))
+                else:
+                    await self._sample(batch)
             else:
                 await self._idle()
 
     async def _idle(self) -> None:
-        began = time.monotonic()
+        began, is_idle = time.monotonic(), self.generating == 0
         self.wake.clear()
         await self.wake.wait()
         # Before the first weights nobody could have been served, so that is not a wait for slots.
-        if self.acknowledged >= 0:
-            self.waited_s += time.monotonic() - began
+        if self.acknowledged >= 0 and is_idle:
+            self.tally.waited_s += time.monotonic() - began
 
     async def _serve_control(self, message: Sync | Evaluate) -> None:
         if isinstance(message, Sync):
-            await self._sync(message)
+            with self.activity.doing("sync"):
+                await self._sync(message)
         else:
-            await self._evaluate(message)
+            with self.activity.doing("evaluate"):
+                await self._evaluate(message)
 
     async def _sync(self, message: Sync) -> None:
-        asked = time.monotonic()
-        try:
-            answer = await self.sampler.sync(message)
-        except SamplerDied as error:
-            restarted = await self._revive(error)
-            assert restarted is not None
-            answer = restarted
-        pause_s = time.monotonic() - asked - answer.load_s - answer.verify_s
-        self._acknowledge(answer, max(0.0, pause_s))
-
-    def _acknowledge(self, answer: WeightsLoaded, pause_s: float) -> None:
+        answer = await self.sampler.sync(message)
         self.acknowledged = answer.version
-        self.connection.send(Synced(answer.version, pause_s, answer.load_s, answer.verify_s, answer.probe_logprobs))
+        self.connection.send(answer)
 
     async def _evaluate(self, message: Evaluate) -> None:
-        rows = self.config.sampler.batch_groups * self.knobs.group_size
-        prompts = self.setup.evaluation
+        prompts, together = self.setup.evaluation, self.sampler.batch_groups
+        rows = len(prompts) if together is None else together * self.knobs.group_size
         for start in range(0, len(prompts), rows):
             requests = [
                 GroupRequest(
@@ -190,9 +189,11 @@ class _Rollout:
                 )
                 for i, prompt in enumerate(prompts[start : start + rows])
             ]
-            completions = await self._generate(requests)
-            last = start + rows >= len(prompts)
-            self._spawn(self.scorer.evaluate(message.version, requests, completions, last=last))
+            completions, errors = await self._generate(requests)
+            done = [i for i in range(len(requests)) if i not in errors]
+            part = [requests[i] for i in done], [completions[i] for i in done], list(errors.values())
+            self._spawn(self.scorer.evaluate(message.version, part, last=start + rows >= len(prompts)))
+        self._flush_tally()
 
     def _next_batch(self) -> list[GroupRequest]:
         """Groups of one step that are generated together; empty when nothing may be admitted now."""
@@ -212,7 +213,7 @@ class _Rollout:
         if first is None or first.step > self.acknowledged + self.knobs.max_staleness:
             return []
         taken: list[Slot] = []
-        while (slot := self.slots.peek()) is not None and len(taken) < self.config.sampler.batch_groups:
+        while (slot := self.slots.peek()) is not None and len(taken) < (self.sampler.batch_groups or 1):
             alone = slot.replacement and taken
             full = self.slots.held >= self.knobs.in_flight_groups
             if slot.step != first.step or alone or full:
@@ -225,28 +226,30 @@ class _Rollout:
         return [self._request(slot) for slot in taken]
 
     def _request(self, slot: Slot) -> GroupRequest:
-        limit = self.knobs.max_completion_tokens
-        fault = self.config.fault
-        if fault is not None and fault.name == "truncated" and slot.step >= fault.onset_step:
-            limit = min(limit, TRUNCATED_FAULT_TOKENS)
-        return GroupRequest(
+        request = GroupRequest(
             index=slot.index,
             target_step=slot.step,
             prompt=self.setup.prompts[self.order(slot.index)],
             size=slot.group_size,
             temperature=self.knobs.temperature,
-            max_tokens=limit,
+            max_tokens=self.knobs.max_completion_tokens,
             config_generation=self.config_generation,
         )
+        return faulty_request(self.config.fault, request)
 
     async def _sample(self, requests: list[GroupRequest]) -> None:
         launched = time.monotonic()
-        completions = await self._generate(requests)
-        for request, group in zip(requests, completions, strict=True):
-            self._spawn(self._score(request, group, launched))
+        completions, errors = await self._generate(requests)
+        for i, (request, group) in enumerate(zip(requests, completions, strict=True)):
+            if i in errors:
+                self.scorer.refuse(request, errors[i])
+            else:
+                self._spawn(self._score(request, group, launched))
 
     async def _score(self, request: GroupRequest, completions: list[Completion], launched: float) -> None:
-        if await self.scorer.train(request, completions, launched):
+        with self.activity.doing("score"):
+            is_done = await self.scorer.train(request, completions, launched)
+        if is_done:
             self.slots.done(request.index)
             self.wake.set()
 
@@ -254,22 +257,27 @@ class _Rollout:
         self.wake.set()
         return self.slots.failed(request.index)
 
-    async def _generate(self, requests: list[GroupRequest]) -> list[list[Completion]]:
-        """Completions with their texts. A sampler that dies is replaced and asked again."""
-        while True:
-            try:
+    async def _generate(self, requests: list[GroupRequest]) -> tuple[list[list[Completion]], dict[int, Failure]]:
+        """Completions with their texts, and by position why there are none."""
+        if self.tally.purpose != requests[0].purpose:
+            self._flush_tally()
+        self.generating += 1
+        try:
+            with self.activity.doing("generate"):
                 answer = await self.sampler.generate(Generate(requests))
-                break
-            except SamplerDied as error:
-                await self._revive(error)
-        tokens = sum(len(completion.token_ids) for group in answer.completions for completion in group)
-        rows = sum(len(group) for group in answer.completions)
-        purpose = requests[0].purpose
-        self.connection.send(
-            BatchSampled(answer.version, len(requests), rows, tokens, answer.seconds, purpose, self.waited_s)
-        )
-        self.waited_s = 0.0
-        return [self._with_texts(group) for group in answer.completions]
+        finally:
+            self.generating -= 1
+            self.wake.set()
+        self.tally.add(requests, answer)
+        if self.tally.groups >= (1 if self.sampler.batch_groups else self.knobs.groups_per_step):
+            self._flush_tally()
+        return [self._with_texts(group) for group in answer.completions], answer.errors
+
+    def _flush_tally(self) -> None:
+        """Report what was generated since the last report."""
+        if self.tally.groups:
+            self.connection.send(self.tally.report(self.sampler.label))
+            self.tally = Tally()
 
     def _with_texts(self, group: list[Completion]) -> list[Completion]:
         texts = self.tokenizer.decode_batch([c.token_ids.tolist() for c in group], skip_special_tokens=True)
@@ -277,20 +285,6 @@ class _Rollout:
             Completion(c.token_ids, c.logprobs, c.finish_reason, c.versions, c.temperature, text)
             for c, text in zip(group, texts, strict=True)
         ]
-
-    async def _revive(self, died: SamplerDied) -> WeightsLoaded | None:
-        """Start the sampler again, more than once if need be. Raises `SamplerDied` when the budget is spent."""
-        while True:
-            self.connection.send(ProcessNews("sampler", "died", str(died)))
-            if self.sampler.restarts >= self.config.sampler.max_restarts:
-                raise SamplerDied(f"{died}, after {self.sampler.restarts} restarts; see the messages above it")
-            try:
-                answer = await self.sampler.restart()
-            except SamplerDied as error:
-                died = error
-            else:
-                self.connection.send(ProcessNews("sampler", "restarted", f"restart {self.sampler.restarts}"))
-                return answer
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -8,15 +8,17 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from multiprocessing.context import SpawnProcess
+from dataclasses import asdict, replace
+from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed, SamplerSampled
+from tocsin.schemas.events import ComponentHeartbeat, RolloutFailed
+from tocsin.schemas.generation import SamplerSampled, WeightSyncStarted
 from tocsin.schemas.knobs import Knobs
-from tocsin.trainer.data import Failure, Group, GroupRequest
+from tocsin.trainer.data import Failure, GroupRequest, QueuedGroup
+from tocsin.trainer.endings import Interrupted, RolloutError, RolloutInputError
 from tocsin.trainer.ledger import GroupLedger
 from tocsin.trainer.messages import (
     BatchSampled,
@@ -25,18 +27,22 @@ from tocsin.trainer.messages import (
     Evaluated,
     Failed,
     Fatal,
+    Heartbeat,
     Launched,
     Opened,
     ProcessNews,
     Ready,
+    ReadyForWeights,
+    Rendezvous,
     Retune,
+    ServerSampled,
     Setup,
     Stop,
     Sync,
     Synced,
 )
 from tocsin.trainer.pipes import PipeClosed, read_in_thread
-from tocsin.trainer.processes import SPAWN, start_child
+from tocsin.trainer.processes import heavy_context, start_child
 from tocsin.trainer.rollout import rollout_process
 from tocsin.trainer.slots import Slot
 
@@ -47,43 +53,21 @@ GRACE_S: Final = 30.0
 """On top of every time-out of the rollout process, before the process itself counts as hung."""
 
 
-class RolloutError(RuntimeError):
-    """The rollout side cannot go on."""
-
-
-class RolloutInputError(ValueError):
-    """The user's reward function or data is at fault; the message says what to mend."""
-
-
-class Interrupted(Exception):
-    """The run was asked to stop while it waited."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedGroup:
-    """A scored group that waits for the learner."""
-
-    group: Group
-    arrived: float
-    """Monotonic clock."""
-    version: int
-    """Step of the learner's weights when it arrived."""
-
-
 class RolloutClient:
-    """One rollout process and the books about it. Used from the learner's main thread only."""
+    """One rollout process and the books about it. For the learner's main thread only."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._messages: queue.Queue[Any] = queue.Queue()
         self.ledger = GroupLedger()
         self.open_slots: dict[int, Slot] = {}
-        """Slots by group index, of every group that the learner has not consumed."""
+        """By group index, of every group that the learner has not consumed."""
         self.queued: dict[int, QueuedGroup] = {}
         self.synced: list[Synced] = []
         """Answers to syncs that nobody has taken yet."""
         self.acknowledged = -1
         """Newest version that the sampler confirmed."""
+        self._receiving = -1  # newest version that servers stand by for
         self.evaluated: list[Evaluated] = []
         self.failures: Counter[str] = Counter()
         """Completions and rows that failed, by cause."""
@@ -97,14 +81,15 @@ class RolloutClient:
         """First step whose slots are not open yet."""
         self.next_index = 0
         """First group index that was never given to a slot."""
+        # When the process last said something, and was last told something.
         self._heard = self._asked = time.monotonic()
-        """When the process last said something, and was last told something."""
         self._restarts = 0
         self._setup: Setup | None = None
         self._last_sync: Sync | None = None
         self._pending_evaluation: Evaluate | None = None
         self.emit: Callable[[BaseEvent], None] = lambda event: None
         self.should_stop: Callable[[], bool] = lambda: False
+        self.meet: Callable[[Rendezvous], None] = lambda meeting: None
         self._handlers: dict[type, Callable[[Any], None]] = {
             Ready: self._note_ready,
             Opened: lambda message: self._open(message.slots),
@@ -114,15 +99,20 @@ class RolloutClient:
             Synced: self._note_sync,
             Evaluated: self._take_evaluation,
             BatchSampled: self._sampled,
-            ProcessNews: self._note_news,
+            ProcessNews: lambda message: self.emit(ComponentHeartbeat(**asdict(message))),
+            Heartbeat: lambda message: self.emit(message.event),
+            ServerSampled: lambda message: self.emit(message.event),
+            Rendezvous: lambda message: self.meet(message),  # noqa: PLW0108  the learner's end is set later
+            ReadyForWeights: self._note_ready_for_weights,
             Fatal: self._end,
             PipeClosed: self._revive,
         }
         self._spawn()
 
     def _spawn(self) -> None:
-        self._connection, child = SPAWN.Pipe()
-        self.process: SpawnProcess = SPAWN.Process(
+        context = heavy_context()
+        self._connection, child = context.Pipe()
+        self.process: BaseProcess = context.Process(
             target=rollout_process, args=(child, self._config), name="tocsin-rollout"
         )
         start_child(self.process, threads=self._config.device.threads)
@@ -150,6 +140,7 @@ class RolloutClient:
 
     def sync(self, message: Sync) -> None:
         """Announce new weights; the answer comes into `synced`."""
+        self.emit(WeightSyncStarted(version=message.version, attempt_number=message.attempt_number))
         self._last_sync = message
         self.version = message.version
         self._send(message)
@@ -179,25 +170,32 @@ class RolloutClient:
 
     def _take(self, step: int) -> list[QueuedGroup]:
         indices = sorted(index for index, slot in self.open_slots.items() if slot.step == step)
-        taken = []
         for index in indices:
-            taken.append(self.queued.pop(index))
             del self.open_slots[index]
             self.ledger.consume(index)
-        return taken
+        return [self.queued.pop(index) for index in indices]
 
     def _whole(self, step: int) -> bool:
         wanted = [index for index, slot in self.open_slots.items() if slot.step == step]
         return bool(wanted) and all(index in self.queued for index in wanted)
 
     def wait_for_sync(self, version: int) -> None:
-        """Block until the sampler holds `version`. Raises `RolloutError`, `RolloutInputError`."""
-        while self.acknowledged < version:
-            self.pump()
+        """Block until the sampler holds `version`. Raises as `collect`."""
+        self._pump_while(lambda: self.acknowledged < version)
+
+    def wait_until_receiving(self, version: int) -> None:
+        """Block until the servers stand by for a broadcast of `version`. Raises as `collect`."""
+        self._pump_while(lambda: self._receiving < version)
+        self._receiving = version - 1  # a resend is announced anew
 
     def wait_for_evaluation(self) -> None:
-        """Block until no evaluation is under way. Raises `RolloutError`, `RolloutInputError`."""
-        while self._pending_evaluation is not None:
+        """Block until no evaluation is under way. Raises as `collect`."""
+        self._pump_while(lambda: self._pending_evaluation is not None)
+
+    def _pump_while(self, is_waiting: Callable[[], bool]) -> None:
+        while is_waiting():
+            if self.should_stop():
+                raise Interrupted
             self.pump()
 
     def pump(self) -> None:
@@ -208,7 +206,6 @@ class RolloutClient:
         try:
             self._handle(self._messages.get(timeout=POLL_S))
             while True:
-                self._heard = time.monotonic()
                 self._handle(self._messages.get_nowait())
         except queue.Empty:
             pass
@@ -224,7 +221,8 @@ class RolloutClient:
 
     def _patience_s(self, setup: Setup) -> float:
         sampler, workers = setup.config.sampler, setup.config.reward_workers
-        return sampler.timeout_s * (1 + sampler.max_restarts) + workers.timeout_s + GRACE_S
+        start_s = sampler.start_timeout_s + sampler.timeout_s if sampler.kind == "vllm" else 0.0
+        return start_s + sampler.timeout_s * (1 + sampler.max_restarts) + workers.timeout_s + GRACE_S
 
     def take_sampler_wait(self) -> float:
         """Seconds that the sampler waited for slots since the last call."""
@@ -232,13 +230,12 @@ class RolloutClient:
         return seconds
 
     def _handle(self, message: Any) -> None:
+        if not isinstance(message, Heartbeat):
+            self._heard = time.monotonic()
         self._handlers[type(message)](message)
 
-    def _note_ready(self, message: Ready) -> None:
+    def _note_ready(self, _message: Ready) -> None:
         self.emit(ComponentHeartbeat(component="rollout", state="started", detail=f"pid {self.process.pid}"))
-
-    def _note_news(self, message: ProcessNews) -> None:
-        self.emit(ComponentHeartbeat(component=message.component, state=message.state, detail=message.detail))
 
     def _launch(self, message: Launched) -> None:
         for slot in message.slots:
@@ -247,6 +244,9 @@ class RolloutClient:
     def _note_sync(self, message: Synced) -> None:
         self.acknowledged = max(self.acknowledged, message.version)
         self.synced.append(message)
+
+    def _note_ready_for_weights(self, message: ReadyForWeights) -> None:
+        self._receiving = message.version
 
     def _take_evaluation(self, message: Evaluated) -> None:
         self._pending_evaluation = None
@@ -295,7 +295,7 @@ class RolloutClient:
             self.tokens += message.tokens
         self.emit(
             SamplerSampled(
-                sampler="local",
+                sampler=message.sampler,
                 version=message.version,
                 groups=message.groups,
                 completions=message.completions,
@@ -310,7 +310,7 @@ class RolloutClient:
         self.process.join(1.0)
         detail = f"exit code {self.process.exitcode}"
         self.emit(ComponentHeartbeat(component="rollout", state="died", detail=detail))
-        if self._setup is None or self._restarts >= MAX_RESTARTS:
+        if self._setup is None or self._restarts >= MAX_RESTARTS or (self._last_sync and self._last_sync.layout):
             raise RolloutError(f"the rollout process ended with {detail}, after {self._restarts} restarts")
         self._restarts += 1
         for index in list(self.ledger.in_flight):

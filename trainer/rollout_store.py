@@ -40,16 +40,21 @@ SCHEMA: Final = pa.schema(
         ("num_tokens", pa.int32()),
         ("version_first", pa.int32()),
         ("version_last", pa.int32()),
+        ("versions", pa.list_(pa.int32())),
+        ("version_tokens", pa.list_(pa.int32())),
         ("staleness", pa.int32()),
         ("temperature", pa.float32()),
+        ("max_tokens", pa.int32()),
         ("config_generation", pa.int32()),
         ("logprob_mean", pa.float32()),
         ("zero_spread", pa.bool_()),
     ]
 )
 """One row per completion. `components`: unweighted reward by function, null where it could not tell. `staleness`:
-steps between the weights of its first token and the weights that trained on it. `logprob_mean`: the sampler's, over
-its tokens, in nats. `zero_spread`: its group carried no signal."""
+steps between the weights of its first token and the weights that trained on it. `versions`, `version_tokens`: the
+weights that its tokens were sampled with, in token order, and how many tokens each. `temperature`, `max_tokens`: as its
+group was asked for. `logprob_mean`: the sampler's, over its tokens, in nats. `zero_spread`: its group carried no
+signal."""
 
 
 class RolloutStore:
@@ -118,8 +123,11 @@ class RolloutStore:
             "num_tokens": [len(completion.token_ids) for completion in completions],
             "version_first": first,
             "version_last": [completion.versions[-1][0] for completion in completions],
+            "versions": [[version for version, _ in completion.versions] for completion in completions],
+            "version_tokens": [[tokens for _, tokens in completion.versions] for completion in completions],
             "staleness": [step - version for version in first],
             "temperature": [completion.temperature for completion in completions],
+            "max_tokens": [request.max_tokens] * size,
             "config_generation": [request.config_generation] * size,
             "logprob_mean": [_mean(completion) for completion in completions],
             "zero_spread": [not advantages.any()] * size,

@@ -7,88 +7,58 @@ end:     checkpoint, `run_ended`, children stopped, files closed
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from tocsin.diagnostics import render
+from tocsin.diagnostics.added_rules import added, engine_for
 from tocsin.diagnostics.control import NO_REFERENCE
-from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.feed import EVENTS_FILE, Record, RunWriter
-from tocsin.diagnostics.monitor import Monitor, MonitorCost
-from tocsin.diagnostics.reader import read_events
-from tocsin.schemas.base import as_float
-from tocsin.schemas.config import RunConfig
+from tocsin.diagnostics.monitor import Monitor
+from tocsin.diagnostics.outlets import open_outlets
 from tocsin.schemas.control import ControlRequest
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, RunStarted
-from tocsin.schemas.knobs import Knobs, KnobValue
-from tocsin.trainer.checkpoint import CheckpointState, CheckpointWriter, read_latest
+from tocsin.schemas.events import RolloutFailed, RunEnded, RunResumed, RunStarted
+from tocsin.trainer.checkpoint import CheckpointWriter
 from tocsin.trainer.control import ControlDoor, Desk
 from tocsin.trainer.control_memory import read_earlier
-from tocsin.trainer.data import Ints
 from tocsin.trainer.devices import describe_device
 from tocsin.trainer.disk import write_problem
+from tocsin.trainer.endings import (
+    Ending,
+    Interrupted,
+    RolloutError,
+    RolloutInputError,
+    SidesDisagree,
+    TooManyNonFinite,
+)
+from tocsin.trainer.faults import planted
+from tocsin.trainer.gates_launch import Launch, pass_gates
 from tocsin.trainer.learner import Learner, OutOfMemory
 from tocsin.trainer.ledger import GroupLedger
-from tocsin.trainer.loop import Parts, Position, TooManyNonFinite, TrainLoop
+from tocsin.trainer.loop import Parts, Position, TrainLoop
 from tocsin.trainer.messages import Setup
 from tocsin.trainer.preflight import check_arguments
 from tocsin.trainer.progress import Progress
-from tocsin.trainer.prompts import PromptSet, Room, load_prompts
+from tocsin.trainer.prompts import PromptSet, load_prompt_sets
 from tocsin.trainer.resources import ResourceSampler
-from tocsin.trainer.rollout_client import Interrupted, RolloutClient, RolloutError, RolloutInputError
+from tocsin.trainer.rollout_client import RolloutClient
 from tocsin.trainer.rollout_store import RolloutStore
 from tocsin.trainer.run_folder import versions
+from tocsin.trainer.run_setup import run_setup
 from tocsin.trainer.signals import StopFlag
+from tocsin.trainer.start import Plan, Start, starting_point
+from tocsin.trainer.sync import Broadcast
+from tocsin.trainer.tuner import listener
+from tocsin.trainer.vllm.nccl import NcclSender
+from tocsin.trainer.vllm.transfer import NCCL_BACKEND, backend_of
 from tocsin.trainer.weights import Probe, WeightStore, probe_tokens
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 10.0
-
-Outcome = Literal["completed", "interrupted", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be run. Made by `launch`, without torch."""
-
-    config: RunConfig
-    folder: Path
-    run_id: str
-    attempt: int
-    resume: bool
-    overrides: dict[str, KnobValue]
-    """Knob values for a resumed run, from `--set`."""
-    from_step: int | None = None
-    """Step that a resumed run goes back to, or to the checkpoint before it."""
-    requires: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By reward label, the arguments that the function must get."""
-
-
-@dataclass(slots=True)
-class Ending:
-    """How an attempt ended."""
-
-    outcome: Outcome = "failed"
-    error: str | None = None
-    cost: MonitorCost | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Where an attempt begins."""
-
-    model_path: str | Path
-    position: Position
-    knobs: Knobs
-    state: CheckpointState | None
-    rewound_from_step: int
-    evaluated: dict[int, float] = field(default_factory=dict)
-    """Mean held-out reward by version, of the past that the checkpoint has."""
 
 
 class Run:
@@ -101,28 +71,44 @@ class Run:
         self.rollout = rollout
         self.progress = progress
         settings = plan.config.diagnostics
-        engine = Engine(disable=settings.disable, thresholds=settings.thresholds)
-        self.monitor = Monitor(writer, engine, attempt=plan.attempt, tick_s=settings.tick_s, on_record=self.note_record)
+        engine = engine_for(settings, added())
+        for line in added().lines():
+            progress.note(line)
+        self.outlets = open_outlets(plan.folder, plan.run_id, plan.config.alerts, progress.note)
+        self.monitor = Monitor(
+            writer,
+            engine,
+            attempt=plan.attempt,
+            tick_s=settings.tick_s,
+            on_record=self.note_record,
+            on_event=self.outlets.observe,
+            on_judged=listener(plan.config, plan.folder, plan.attempt, engine, self.emit),
+        )
 
     def execute(self, stop: StopFlag) -> Ending:
         """Run to the end, whatever it is. Raises `ValueError` subclasses for bad input found before the first event."""
-        start = _starting_point(self.plan)
+        start = starting_point(self.plan)
         self.progress.stage("loading the model")
         learner = Learner(self.config, start.model_path, start.knobs)
         if start.state is not None:
-            learner.restore(Path(start.model_path))
+            if planted(self.config.fault, start.state.step) != "lost-optimizer":
+                learner.restore(Path(start.model_path))
             self.rollout.ledger = GroupLedger.resumed(start.state.ledger)
         self.progress.stage("reading the prompts")
-        train, held_out = _prompts(self.config, learner)
+        train, held_out = load_prompt_sets(self.config, learner.tokenizer, learner.max_length)
         for prompt_set in (train, held_out):
             check_arguments(self.plan.requires, prompt_set.prompts)
+        knobs = start.knobs.model_copy(update=self.plan.overrides)
+        launch = Launch(self.config, self.plan.folder, learner, (train, held_out), start.position.step)
+        pass_gates(launch, knobs, self.progress)
         self.rollout.emit, self.rollout.should_stop = self.emit, stop.is_set
         with ExitStack() as stack:
-            weights = WeightStore()
+            folder = self.config.sampler.weights_dir
+            weights = WeightStore(None if folder is None else Path(folder))
             stack.callback(weights.close)
             door = self._door(start, learner, (train, held_out), stop)
             parts = self._parts(start, learner, train, weights, door)
-            self.rollout.setup(self._setup(start, learner, (train, held_out), parts.probe_ids))
+            self.rollout.setup(self._setup(start, learner, (train, held_out), parts))
             loop = TrainLoop(parts, start.knobs, start.position)
             self.at(start.position)
             # The libraries leave a million objects behind that live as long as the process. Every full collection
@@ -132,7 +118,7 @@ class Run:
             stop.arm()
             self.monitor.start()
             with self._ended(loop) as ending:
-                self._announce(start, learner, parts.versions)
+                self._announce(start, learner, (train, held_out))
                 self._report_refused(start, (train, held_out))
                 for path, value in self.plan.overrides.items():
                     loop.change_knob(path, value, "launch")
@@ -149,9 +135,10 @@ class Run:
         self.progress.observe(event)
 
     def note_record(self, record: Record) -> None:
-        """Log and show a new record of the feed; called in the monitor's thread."""
+        """Log, show and send a new record of the feed; called in the monitor's thread."""
         render.log_record(record)
         self.progress.record(record)
+        self.outlets.record(record)
 
     def at(self, position: Position) -> None:
         """Events carry this position from now on."""
@@ -168,9 +155,9 @@ class Run:
         except Interrupted:
             ending.outcome = "interrupted"
             self._last_write(ending, loop.save)
-        except (RolloutError, RolloutInputError, OutOfMemory, TooManyNonFinite) as error:
+        except (RolloutError, RolloutInputError, OutOfMemory, SidesDisagree, TooManyNonFinite) as error:
             ending.error = str(error)
-            if not isinstance(error, TooManyNonFinite):
+            if not isinstance(error, SidesDisagree | TooManyNonFinite):
                 self._last_write(ending, loop.save)
         except OSError as error:
             ending.error = write_problem(self.plan.folder, error)
@@ -188,6 +175,7 @@ class Run:
             loop.parts.control.close()
             self.emit(RunEnded(outcome=ending.outcome, error=ending.error))
             self.monitor.close(CLOSE_TIMEOUT_S)
+            self.outlets.close()
 
     def _last_write(self, ending: Ending, write: Callable[[], object]) -> None:
         """Call `write`; a disk that refuses makes the outcome a failure, and the first reason stays."""
@@ -199,7 +187,7 @@ class Run:
             log.debug("the last files could not be written", exc_info=error)
 
     def _door(
-        self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], stop: StopFlag
+        self, start: Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], stop: StopFlag
     ) -> ControlDoor:
         def ask_to_stop(request: ControlRequest) -> None:
             self.progress.note(f"{request.actor} asked to stop{request.note and ': '}{request.note}")
@@ -221,7 +209,7 @@ class Run:
         )
 
     def _parts(
-        self, start: _Start, learner: Learner, train: PromptSet, weights: WeightStore, control: ControlDoor
+        self, start: Start, learner: Learner, train: PromptSet, weights: WeightStore, control: ControlDoor
     ) -> Parts:
         folder = self.plan.folder
         tolerance = start.state.probe_tolerance if start.state else None
@@ -231,8 +219,9 @@ class Run:
             learner=learner,
             rollout=self.rollout,
             weights=weights,
+            broadcast=self._broadcast(learner),
             probe=Probe(self.config.model.dtype, tolerance),
-            probe_ids=probe_tokens(train.prompts, learner.vocab_size, self.config.seed, limit=learner.max_length),
+            probe_ids=probe_tokens(train.prompts, learner.vocab_size, self.config.seed, limit=learner.max_length - 1),
             store=RolloutStore(folder / "rollouts", attempt=self.plan.attempt),
             checkpoints=CheckpointWriter(folder, self.config.checkpoint.keep, start.evaluated),
             resources=ResourceSampler(folder),
@@ -244,7 +233,15 @@ class Run:
             evaluated=frozenset(start.evaluated),
         )
 
-    def _setup(self, start: _Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], probe: Ints) -> Setup:
+    def _broadcast(self, learner: Learner) -> Broadcast | None:
+        """The learner's end of a group for weights, where they travel that way."""
+        if self.config.sampler.kind != "vllm" or backend_of(self.config, learner.device.type) != NCCL_BACKEND:
+            return None
+        sender = NcclSender(self.config.sampler.timeout_s)
+        self.rollout.meet = sender.meet
+        return sender
+
+    def _setup(self, start: Start, learner: Learner, prompts: tuple[PromptSet, PromptSet], parts: Parts) -> Setup:
         # The sampler and the rollout process need a folder with weights, configuration and tokenizer.json, whatever
         # the policy came from.
         policy = self.plan.folder / "policy"
@@ -262,12 +259,15 @@ class Run:
             next_step=state.next_step if state else 0,
             next_index=state.next_index if state else 0,
             reissue=state.reissue() if state else [],
-            probe=probe,
+            probe=parts.probe_ids,
+            learner=learner.facts(parts.weights.folder),
+            logs=self.plan.folder,
         )
 
-    def _announce(self, start: _Start, learner: Learner, found: dict[str, str]) -> None:
+    def _announce(self, start: Start, learner: Learner, prompts: tuple[PromptSet, PromptSet]) -> None:
         """The first event of the attempt: what runs, or from where it goes on."""
         devices = [describe_device(self.config.device, learner.device)]
+        setup = run_setup(self.config, *prompts, learner.tokenizer)
         if start.state is None:
             self.emit(
                 RunStarted(
@@ -276,7 +276,8 @@ class Run:
                     loss_variant=self.config.loss.variant,
                     knobs=start.knobs.model_dump(),
                     devices=devices,
-                    versions=found,
+                    versions=versions(),
+                    setup=setup,
                 )
             )
             return
@@ -286,11 +287,12 @@ class Run:
                 rewound_from_step=max(start.rewound_from_step, start.state.step),
                 knobs=start.knobs.model_dump(),
                 devices=devices,
-                versions=found,
+                versions=versions(),
+                setup=setup,
             )
         )
 
-    def _report_refused(self, start: _Start, prompts: tuple[PromptSet, PromptSet]) -> None:
+    def _report_refused(self, start: Start, prompts: tuple[PromptSet, PromptSet]) -> None:
         """Rows of the data that will never be sampled; once, not again when the run is resumed."""
         rows = [] if start.state else [row for prompt_set in prompts for row in prompt_set.refused]
         for row in rows:
@@ -300,45 +302,3 @@ class Run:
                     cause=row.cause, prompt_id=row.prompt_id, completions=0, whole_group=True, error=row.error
                 )
             )
-
-
-def _starting_point(plan: Plan) -> _Start:
-    """The model and position to start from. Raises `CheckpointError`."""
-    if not plan.resume:
-        return _Start(plan.config.model.path, Position(), plan.config.knobs, None, 0)
-    folder, state = read_latest(plan.folder, plan.from_step)
-    position = Position(state.step, state.step, state.sampler_version, state.config_generation)
-    last, evaluated = 0, dict[int, float]()
-    for event in read_events(plan.folder / EVENTS_FILE):
-        last = max(last, event.step)
-        if isinstance(event, EvaluationCompleted):
-            evaluated[event.version] = as_float(event.reward_mean)
-        elif isinstance(event, RunResumed):
-            evaluated = {version: mean for version, mean in evaluated.items() if version <= event.checkpoint_step}
-    evaluated = {version: mean for version, mean in evaluated.items() if version <= state.step}
-    return _Start(folder, position, state.knobs, state, last, evaluated)
-
-
-def _prompts(config: RunConfig, learner: Learner) -> tuple[PromptSet, PromptSet]:
-    """Training and held-out prompts. Raises `DataError`."""
-    room, data = _room(config, learner.max_length), config.data
-    train = load_prompts(data.train, split=data.split, config=data, tokenizer=learner.tokenizer, room=room)
-    if data.evaluation is None:
-        return train, PromptSet([], [])
-    held_out = load_prompts(
-        data.evaluation,
-        split=data.evaluation_split,
-        config=data,
-        tokenizer=learner.tokenizer,
-        room=room,
-    )
-    return train, PromptSet(held_out.prompts[: config.evaluation.prompts], held_out.refused)
-
-
-def _room(config: RunConfig, positions: int) -> Room:
-    """What a model that takes `positions` tokens leaves for a prompt, and which setting to blame for it."""
-    answer = config.knobs.max_completion_tokens
-    if config.model.max_length == positions:
-        return Room(positions - answer, "raise `model.max_length` or lower `knobs.max_completion_tokens`")
-    own = f"the model has {positions} positions and {answer} are for the completion"
-    return Room(positions - answer, f"lower `knobs.max_completion_tokens`: {own}")

@@ -13,7 +13,7 @@ from tocsin.diagnostics.clock import utc_text
 from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.runs import read_manifest, write_manifest
 from tocsin.schemas.config import RunConfig
-from tocsin.schemas.manifest import Attempt, Manifest
+from tocsin.schemas.manifest import Attempt, DiagnosticsCost, Manifest
 
 LIBRARIES = ("tocsin", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -58,15 +58,21 @@ def remove_unstarted(writer: RunWriter) -> None:
         shutil.rmtree(writer.folder, ignore_errors=True)
 
 
-def continue_manifest(folder: Path, from_step: int) -> Manifest:
-    """Add an attempt to `run.json`."""
+def continue_manifest(folder: Path, from_step: int, config: RunConfig) -> Manifest:
+    """Add an attempt with this configuration to `run.json`."""
     before = read_manifest(folder)
     attempt = _attempt(len(before.attempts) + 1, from_step)
-    manifest = before.model_copy(
-        update={"attempts": [*before.attempts, attempt], "versions": versions(), "hardware": hardware()}
-    )
+    changed = {"config": config, "versions": versions(), "hardware": hardware()}
+    manifest = before.model_copy(update={"attempts": [*before.attempts, attempt], **changed})
     write_manifest(folder, manifest)
     return manifest
+
+
+def note_cost(folder: Path, cost: DiagnosticsCost) -> None:
+    """Add what the diagnostics cost to the newest attempt in `run.json`."""
+    before = read_manifest(folder)
+    last = before.attempts[-1].model_copy(update={"cost": cost})
+    write_manifest(folder, before.model_copy(update={"attempts": [*before.attempts[:-1], last]}))
 
 
 def _attempt(number: int, from_step: int | None) -> Attempt:

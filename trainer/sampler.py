@@ -2,23 +2,27 @@
 
 import contextlib
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Final
 
 from tocsin.schemas.config import RunConfig
+from tocsin.trainer.data import Floats
 from tocsin.trainer.messages import (
     Generate,
     Generated,
     Load,
     Loaded,
+    Probed,
+    SamplerFacts,
     Setup,
     Stop,
     Sync,
+    TakeProbe,
     Weights,
     WeightsLoaded,
 )
 from tocsin.trainer.pipes import Inbox, PipeClosed
-from tocsin.trainer.processes import SPAWN, child_main_setup, start_child
+from tocsin.trainer.processes import child_main_setup, heavy_context, start_child
 
 START_TIMEOUT_S: Final = 600.0
 """For the imports of a fresh process and loading the model; `sampler.timeout_s` is about single batches."""
@@ -44,12 +48,15 @@ class LocalSamplerHandle:
         self._load: Load | None = None
         self._weights: Weights | None = None
         self._timeout_s = 300.0
+        self.facts: SamplerFacts | None = None
+        """Known once the model is loaded."""
         self.restarts = 0
         self._spawn()
 
     def _spawn(self) -> None:
-        self._connection, child = SPAWN.Pipe()
-        self.process: SpawnProcess = SPAWN.Process(target=_sampler_process, args=(child,), name="tocsin-sampler")
+        context = heavy_context()
+        self._connection, child = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_sampler_process, args=(child,), name="tocsin-sampler")
         start_child(self.process, threads=self._threads)
         child.close()
         self._inbox = Inbox(self._connection, name="sampler")
@@ -66,11 +73,17 @@ class LocalSamplerHandle:
             threads=config.device.threads,
             seed=config.seed,
             probe=setup.probe,
-            fault=config.fault.name if config.fault else None,
-            fault_onset=config.fault.onset_step if config.fault else 0,
+            fault=config.fault,
         )
         answer = await self._ask(self._load, START_TIMEOUT_S)
         assert isinstance(answer, Loaded)
+        self.facts = answer.facts
+
+    async def probe(self) -> Floats:
+        """Log-probs of the probe under the weights held now. Raises `SamplerDied`."""
+        answer = await self._ask(TakeProbe(), self._timeout_s)
+        assert isinstance(answer, Probed)
+        return answer.probe_logprobs
 
     async def sync(self, message: Sync) -> WeightsLoaded:
         """Load new weights. Raises `SamplerDied`; the weights are then loaded by `restart`."""
@@ -98,7 +111,7 @@ class LocalSamplerHandle:
         assert isinstance(answer, WeightsLoaded)
         return answer
 
-    async def _ask(self, message: Load | Weights | Generate, timeout_s: float) -> object:
+    async def _ask(self, message: Load | Weights | Generate | TakeProbe, timeout_s: float) -> object:
         try:
             self._connection.send(message)
             return await self._inbox.get(timeout_s)

@@ -18,6 +18,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from tocsin.trainer.data import Completion, Floats, GroupRequest
 
 PURPOSES: Final = {"train": 0, "eval": 1}
+CACHE_NAMES: Final = ("cache", "past_key_values")
+"""What transformers calls it, newer releases first. vLLM 0.32 lives beside older ones only."""
 EXPANDABLE: Final = (DynamicLayer, DynamicSlidingWindowLayer)
 """Cache layers whose whole state is keys and values by row. Subclasses may hold more, which would stay behind."""
 
@@ -117,11 +119,17 @@ def generate(
     )
     position_NP = (mask_NP.cumsum(-1) - 1).clamp(min=0)
     out = model(input_ids=ids_NP, attention_mask=mask_NP, position_ids=position_NP, use_cache=True, logits_to_keep=1)
-    if _expandable(out.get("cache")):
-        _decode(model, sampling, out, mask_NP, group_R)
+    name = _cache_name(out)
+    if _expandable(out.get(name)):
+        _decode(model, sampling, out, name, mask_NP, group_R)
     else:
         _generate(model, sampling, ids_NP[group_R], mask_NP[group_R], pad_id)
     return sampling.completions(requests, version)
+
+
+def _cache_name(out: Any) -> str:
+    """Name of the cache in a model's output and among its arguments; empty when it has none by these names."""
+    return next((name for name in CACHE_NAMES if name in out), "")
 
 
 def _expandable(cache: Any) -> bool:
@@ -140,9 +148,9 @@ def _left_padded(requests: Sequence[GroupRequest], pad_id: int, device: torch.de
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
-def _decode(model: Any, sampling: Sampling, prefill: Any, mask_NP: Tensor, group_R: Tensor) -> None:
+def _decode(model: Any, sampling: Sampling, prefill: Any, cache_name: str, mask_NP: Tensor, group_R: Tensor) -> None:
     """The manual loop, from the prefilled cache of each group to all its rows."""
-    cache = prefill.cache
+    cache = prefill[cache_name]
     cache.batch_select_indices(group_R)
     mask_RL = mask_NP[group_R]
     position_R1 = mask_RL.sum(-1, keepdim=True)
@@ -153,8 +161,8 @@ def _decode(model: Any, sampling: Sampling, prefill: Any, mask_NP: Tensor, group
             input_ids=token_R[:, None],
             attention_mask=mask_RL,
             position_ids=position_R1,
-            cache=cache,
             use_cache=True,
+            **{cache_name: cache},
         )
         token_R = sampling.draw(out.logits[:, -1])
         position_R1 = position_R1 + 1

@@ -1,25 +1,19 @@
-"""What one optimizer step reports: token statistics for `StepCompleted`, group columns for `BatchConsumed`.
+"""Statistics over the trained tokens of one step, for `StepCompleted`.
 
 Values that are not finite flow into the `Number` fields as they are; they are what the rules look for.
 
-Shape letters: N trained tokens of the step, C completions of the step, K groups of the step.
+Shape letter: N trained tokens of the step.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tocsin.schemas.batch import BatchConsumed, GroupColumns, Histogram, Quantiles
-from tocsin.schemas.config import LossConfig, RunConfig
 from tocsin.schemas.knobs import Knobs
 from tocsin.schemas.step import LogProbGap, RatioMoments
-from tocsin.trainer.data import Group
 from tocsin.trainer.loss import LossTerms
-from tocsin.trainer.rewards import passed
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -109,116 +103,19 @@ class StepTokens:
                 clip_high_frac=_share((advantage_N > 0) & (judged_N > 1 + knobs.clip_high)),
                 dual_clip_frac=_share(worse_N & (judged_N > knobs.dual_clip)),
                 entropy=float(np.concatenate([part.entropy_N for part in parts]).mean()),
-                ratio=_moments(ratio_N, staleness_N),
+                ratio=_moments(log_ratio_N, staleness_N),
                 ess_frac=float(ratio_N.sum() ** 2 / (len(ratio_N) * (ratio_N * ratio_N).sum())),
                 logprob_gap=_gap(log_ratio_N),
                 kl_ref=float(np.concatenate(kl_refs).mean()) if kl_refs else None,
             )
 
 
-def batch_event(
-    groups: Sequence[Group],
-    config: RunConfig,
-    *,
-    step: int,
-    max_staleness: int,
-    flight: Sequence[int],
-) -> BatchConsumed:
-    """The event about the groups that one step took; at least one group.
-
-    `step` counts the optimizer steps finished before it. `flight` states per group how much of its staleness passed
-    while it was generated and scored, in optimizer steps.
-    """
-    completions = [completion for group in groups for completion in group.completions]
-    reasons = [completion.finish_reason for completion in completions]
-    length_C = np.array([len(completion.token_ids) for completion in completions], dtype=np.int64)
-    stale_C = step - np.array([min(v for v, _ in c.versions) for c in completions], dtype=np.int64)
-    reward_C = np.concatenate([group.rewards for group in groups])
-    # A reward function may answer infinities; the NaN of inf - inf is then the right mean.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return BatchConsumed(
-            groups=_columns(groups, config.loss, (reward_C, length_C, stale_C), flight),
-            reward_range=config.reward_range,
-            reward_mean=float(reward_C.mean()),
-            pass_rate=_pass_rate(groups, config.pass_tops),
-            components=_component_means(groups),
-            length=quantiles(length_C),
-            length_histogram=_length_histogram(length_C),
-            staleness=quantiles(stale_C),
-            finish_reasons=dict(Counter(reasons)),
-            max_staleness=max_staleness,
-        )
-
-
-def _columns(
-    groups: Sequence[Group],
-    loss: LossConfig,
-    per_completion: tuple[Doubles, Integers, Integers],
-    flight: Sequence[int],
-) -> GroupColumns:
-    """Columns over groups out of rewards, lengths and staleness over completions; every group has at least one."""
-    reward_C, length_C, stale_C = per_completion
-    size_K = np.array([len(group.completions) for group in groups], dtype=np.int64)
-    start_K = np.cumsum(size_K) - size_K
-    mean_K = np.add.reduceat(reward_C, start_K) / size_K
-    centred_C = reward_C - np.repeat(mean_K, size_K)
-    low_K = np.minimum.reduceat(reward_C, start_K)
-    high_K = np.maximum.reduceat(reward_C, start_K)
-    return GroupColumns(
-        group_index=[group.request.index for group in groups],
-        prompt_id=[group.request.prompt.id for group in groups],
-        size=size_K.tolist(),
-        num_failed=[group.num_failed for group in groups],
-        reward_mean=mean_K.tolist(),
-        reward_std=np.sqrt(np.add.reduceat(centred_C * centred_C, start_K) / size_K).tolist(),
-        reward_min=low_K.tolist(),
-        reward_max=high_K.tolist(),
-        zero_spread=(high_K - low_K <= loss.zero_spread_tolerance).tolist(),
-        tokens=np.add.reduceat(length_C, start_K).tolist(),
-        truncated=[sum(c.finish_reason == "length" for c in group.completions) for group in groups],
-        staleness=np.maximum.reduceat(stale_C, start_K).tolist(),
-        staleness_flight=list(flight),
-        config_generation=[group.request.config_generation for group in groups],
-    )
-
-
-def _pass_rate(groups: Sequence[Group], tops: Mapping[str, float] | None) -> float | None:
-    if tops is None:
-        return None
-    return _share(np.concatenate([passed(group.components, tops, len(group.completions)) for group in groups]))
-
-
-def _component_means(groups: Sequence[Group]) -> dict[str, float]:
-    """Mean of each reward function over the completions it scored; without an entry where it scored none."""
-    names = dict.fromkeys(name for group in groups for name in group.components)
-    means = {}
-    for name in names:
-        values = np.concatenate([group.components[name] for group in groups if name in group.components])
-        scored = values[~np.isnan(values)]
-        if len(scored) > 0:
-            means[name] = float(scored.mean())
-    return means
-
-
-def _length_histogram(length_C: Integers) -> Histogram:
-    """Counts between 0, 1, 2, 4, 8, ... up to the first power of two above the longest completion."""
-    top = int(length_C.max()).bit_length()
-    edges = [0, *(1 << exponent for exponent in range(top + 1))]
-    counts, _ = np.histogram(length_C, bins=edges)
-    return Histogram(edges=[float(edge) for edge in edges], counts=counts.tolist())
-
-
-def quantiles(values: Integers | Doubles) -> Quantiles:
-    """Mean, median, 95th percentile and maximum of at least one value."""
-    p50, p95 = np.quantile(values, (0.5, 0.95)).tolist()
-    return Quantiles(mean=float(values.mean()), p50=p50, p95=p95, max=float(values.max()))
-
-
-def _moments(ratio_N: Doubles, staleness_N: Integers) -> list[RatioMoments]:
+def _moments(log_ratio_N: Doubles, staleness_N: Integers) -> list[RatioMoments]:
     bucket_N = np.minimum(staleness_N, TOP_BUCKET)
     moments = []
     for bucket in np.unique(bucket_N).tolist():
-        ratios = ratio_N[bucket_N == bucket]
+        logs = log_ratio_N[bucket_N == bucket]
+        ratios = np.exp(logs)
         moments.append(
             RatioMoments(
                 staleness=bucket,
@@ -226,6 +123,8 @@ def _moments(ratio_N: Doubles, staleness_N: Integers) -> list[RatioMoments]:
                 mean=float(ratios.mean()),
                 mean_square=float((ratios * ratios).mean()),
                 max=float(ratios.max()),
+                log_mean=float(logs.mean()),
+                k3=float((np.expm1(logs) - logs).mean()),
             )
         )
     return moments

@@ -19,6 +19,7 @@ from tocsin.diagnostics.history import RECENT, History
 from tocsin.diagnostics.monitor import MonitorCost
 from tocsin.diagnostics.panel import causes, estimate, share
 from tocsin.diagnostics.runs import MANIFEST_FILE
+from tocsin.schemas.manifest import DiagnosticsCost
 from tocsin.trainer.checkpoint import FOLDER, find_all
 
 OUTCOME_STYLES: Final = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
@@ -104,14 +105,22 @@ def _diagnostics(history: History) -> Rows:
         yield "diagnostics", Text(f"not {render.clean(code)}: {reason}", style=style)
 
 
-def _cost(history: History, cost: MonitorCost | None) -> Rows:
+def cost_per_step(history: History, cost: MonitorCost | None) -> DiagnosticsCost | None:
+    """Medians over the steps; None when there were too few to tell."""
     if cost is None or not history.step_s:
-        return
-    step_us = median(history.step_s) * 1e6
-    stages = {"rules": cost.rules, "events": cost.write, "emit": cost.emit}
-    medians = {name: spent.step_median_us for name, spent in stages.items()}
-    texts = [f"{name} {us:,.0f} µs ({100 * us / step_us:.2f} %)" for name, us in medians.items() if math.isfinite(us)]
-    if texts:
+        return None
+    medians_us = [stage.step_median_us for stage in (cost.rules, cost.write, cost.emit)]
+    if not all(map(math.isfinite, medians_us)):
+        return None
+    rules_s, events_s, emit_s = (us / 1e6 for us in medians_us)
+    return DiagnosticsCost(step_s=median(history.step_s), rules_s=rules_s, events_s=events_s, emit_s=emit_s)
+
+
+def _cost(history: History, cost: MonitorCost | None) -> Rows:
+    spent = cost_per_step(history, cost)
+    if spent is not None:
+        stages = {"rules": spent.rules_s, "events": spent.events_s, "emit": spent.emit_s}
+        texts = [f"{name} {s * 1e6:,.0f} µs ({100 * s / spent.step_s:.2f} %)" for name, s in stages.items()]
         yield "cost a step", Text(", ".join(texts))
 
 

@@ -4,10 +4,11 @@ To add one: write a function from its `RewardConfig` to a callable, add it to `V
 """
 
 import logging
+import operator
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any, Final
@@ -25,6 +26,13 @@ class RewardError(ValueError):
     """A reward function cannot be loaded, or a verifier cannot judge a row; says why and what to change."""
 
 
+class Judged(list[float]):
+    """Rewards of a verifier."""
+
+    unparsed: Sequence[int] = ()
+    """Positions of the completions in which it found no answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verifier:
     """A built-in reward: 1.0 where the completion agrees with the row's answer, 0.0 where it does not."""
@@ -32,17 +40,27 @@ class Verifier:
     column: str
     reference: Callable[[str], Any]
     """Answer of the row to what completions are compared with. Raises `RewardError` when it cannot be used."""
-    matches: Callable[[str, Any], bool]
+    extract: Callable[[str], Any]
+    """Answer of a completion; None when there is none."""
+    agrees: Callable[[Any, Any], bool]
+    """Whether the answer of a completion is that of the row."""
+    searches: bool = True
+    """Looks for the answer within the completion; otherwise the whole completion is the answer."""
 
-    def __call__(self, *, completions: list[str], **columns: list[Any]) -> list[float]:
+    def __call__(self, *, completions: list[str], **columns: list[Any]) -> Judged:
         """Raises `RewardError` for a row without a usable answer."""
         if self.column not in columns:
             remedy = "set `rewards.answer_column`"
             raise RewardError(f"column `{self.column}` is missing, the row has {names(columns)}; {remedy}")
         answers = [self._text(answer) for answer in columns[self.column]]
         references = {answer: self.reference(answer) for answer in set(answers)}
-        pairs = zip(completions, answers, strict=True)
-        return [float(self.matches(completion, references[answer])) for completion, answer in pairs]
+        found = [self.extract(completion) for completion in completions]
+        judged = Judged(
+            float(one is not None and self.agrees(one, references[answer]))
+            for one, answer in zip(found, answers, strict=True)
+        )
+        judged.unparsed = [position for position, one in enumerate(found) if one is None]
+        return judged
 
     def _text(self, answer: Any) -> str:
         if isinstance(answer, bool) or not isinstance(answer, str | int | float):
@@ -99,7 +117,7 @@ def same_number(left: Decimal, right: Decimal) -> bool:
 
 def _exact(config: RewardConfig) -> Verifier:
     """The whole completion is the answer; white space around either does not count."""
-    return Verifier(config.answer_column, str.strip, lambda completion, answer: completion.strip() == answer)
+    return Verifier(config.answer_column, str.strip, str.strip, operator.eq, searches=False)
 
 
 def _numeric(config: RewardConfig) -> Verifier:
@@ -110,11 +128,7 @@ def _numeric(config: RewardConfig) -> Verifier:
             raise RewardError(f"column `{config.answer_column}` must hold a number, got {answer[:60]!r}")
         return number
 
-    def matches(completion: str, answer: Decimal) -> bool:
-        number = last_number(completion)
-        return number is not None and same_number(number, answer)
-
-    return Verifier(config.answer_column, reference, matches)
+    return Verifier(config.answer_column, reference, last_number, same_number)
 
 
 def _regex(config: RewardConfig) -> Callable[..., list[float]]:
@@ -127,11 +141,11 @@ def _regex(config: RewardConfig) -> Callable[..., list[float]]:
     def found(completions: list[str], **_: list[Any]) -> list[float]:
         return [float(pattern.search(completion) is not None) for completion in completions]
 
-    def matches(completion: str, answer: str) -> bool:
+    def extract(completion: str) -> str | None:
         match = last_match(pattern, completion)
-        return match is not None and match[1] is not None and match[1].strip() == answer
+        return match[1].strip() if match is not None and match[1] is not None else None
 
-    return Verifier(config.answer_column, str.strip, matches) if pattern.groups else found
+    return Verifier(config.answer_column, str.strip, extract, operator.eq) if pattern.groups else found
 
 
 def _math(config: RewardConfig) -> Verifier:
@@ -152,7 +166,10 @@ def _math(config: RewardConfig) -> Verifier:
             raise RewardError(f"column `{config.answer_column}` must hold a mathematical answer, got {answer[:60]!r}")
         return parsed
 
-    return Verifier(config.answer_column, reference, _same_math)
+    def extract(completion: str) -> list[Any] | None:
+        return _parse_math(completion[-MATH_TAIL:]) or None
+
+    return Verifier(config.answer_column, reference, extract, _same_math)
 
 
 def _parse_math(text: str) -> list[Any]:
@@ -168,13 +185,13 @@ def _parse_math(text: str) -> list[Any]:
         return []
 
 
-def _same_math(completion: str, answer: list[Any]) -> bool:
-    """Whether any reading of the completion equals any of the answer; undecided in time is an error, not a no."""
+def _same_math(candidates: list[Any], answer: list[Any]) -> bool:
+    """Whether any reading of a completion equals any of the answer; undecided in time is an error, not a no."""
     from math_verify import verify  # noqa: PLC0415
     from math_verify.errors import TimeoutException  # noqa: PLC0415
 
     undecided = False
-    for candidate in _parse_math(completion[-MATH_TAIL:]):
+    for candidate in candidates:
         for expected in answer:
             try:
                 if verify(expected, candidate, timeout_seconds=MATH_TIMEOUT_S, raise_on_error=True):

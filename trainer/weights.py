@@ -4,9 +4,11 @@ Weights travel as a safetensors file in shared memory. A version number that com
 take the log-probs of one probe under the weights they hold, and these must agree.
 """
 
+import math
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +33,10 @@ TOLERANCE_CEILING: Final = {"float32": 0.01, "bfloat16": 0.5, "float16": 0.1}
 class WeightStore:
     """Folder with the newest weights. Files are written aside and renamed."""
 
-    def __init__(self) -> None:
-        base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    def __init__(self, base: Path | None = None) -> None:
+        """Make the folder below `base`, by default in shared memory. Raises `OSError` when it cannot be made."""
+        if base is None:
+            base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         _remove_orphans(base)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base))
         self._files: dict[int, Path] = {}
@@ -91,15 +95,17 @@ class Probe:
         """Remember what the learner computes under the weights of `version`."""
         self._expected[version] = logprobs
 
-    def compare(self, version: int, answer: np.ndarray) -> tuple[float, float]:
-        """Gap to the sampler's answer, and how far the learner's own values moved since the previous sync.
+    def compare(self, version: int, answers: Iterable[np.ndarray]) -> tuple[float, float]:
+        """Largest gap to the sampler's answers, and how far the learner's own values moved since the previous sync.
 
-        Both are largest absolute differences in nats. The first call calibrates `tolerance`.
+        Both are largest absolute differences in nats. `answers` has one array [rows, L - 1] per process or server.
+        The first call calibrates `tolerance`.
         """
         expected = self._expected[version]
         # The same version may be answered twice: a sampler that was started again loads it once more.
         self._expected = {v: logprobs for v, logprobs in self._expected.items() if v >= version}
-        gap = float((expected - torch.from_numpy(answer)).abs().max())
+        gaps = [float((expected - torch.from_numpy(answer)).abs().max()) for answer in answers]
+        gap = max(gaps, key=lambda value: (math.isnan(value), value))
         moved = 0.0 if self._last is None else float((expected - self._last).abs().max())
         self._last = expected
         if self.tolerance is None:

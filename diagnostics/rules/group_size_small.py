@@ -1,5 +1,6 @@
 """RWD005: groups are so small that chance alone leaves most of them without reward spread."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +30,8 @@ class GroupSizeSmall(Rule):
     Over at least 64 groups, with G the mean number of *scored* completions, so that failures count: the share that
     chance alone explains at the pooled pass rate reaches `fire`, for a G below `enough`. Or `single` of the groups have
     fewer than two scored completions. Not judged at pass rates below 0.1 or above 0.9, where the prompts and not G
-    are the reason. Advice about the configuration, so info.
+    are the reason; it fires only a standard error inside of them, each group counted as one observation, so that a
+    passing dip of an easy run is none. Advice about the configuration, so info.
 
     ## Known false alarms
     Two completions a group can work when there are many groups, and the total of completions is what one pays for.
@@ -76,9 +78,11 @@ class GroupSizeSmall(Rule):
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} groups were seen")
         if totals.single / seen >= self.single:
             return self._finding(features, totals, totals.single / seen)
-        if totals.size >= self.enough or not 0.1 <= totals.pass_rate <= 0.9:
+        rate = totals.pass_rate
+        margin = 0.0 if is_open else math.sqrt(rate * (1 - rate) / totals.groups)
+        if totals.size >= self.enough or not 0.1 + margin <= rate <= 0.9 - margin:
             return None
-        chance = expected_share(totals.pass_rate, totals.size)
+        chance = expected_share(rate, totals.size)
         return self._finding(features, totals, chance) if chance >= (self.clear if is_open else self.fire) else None
 
     def _finding(self, features: Features, totals: Totals, share: float) -> Finding:

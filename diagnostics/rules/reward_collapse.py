@@ -1,7 +1,7 @@
 """POL009: the reward fell far below the best that the run had reached."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
@@ -12,6 +12,9 @@ from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Cause, Evidence
+
+PASSES: Final = 0.1
+"""Pass rate of the best window from which passes are witnesses beside the reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,9 @@ class RewardCollapse(Rule):
     when the newest is below `warn` of the best and the distance exceeds three standard errors, taken between groups:
     a warning, critical below `critical`. *Fast*: the last three steps with at least 120 completions, when a mechanism
     is there as well: 90 % of groups without spread at a reward below a tenth of the range, or `cut` of completions
-    truncated. It must hold for five steps, so that its cause is named first. It resolves above `clear` of the best.
+    truncated. It must hold for five steps, so that its cause is named first. It does not fire where side rewards alone
+    brought the sum down: where the pass rate, at least a tenth in the best window, is still `clear` of what it was
+    there. It resolves above `clear` of the best.
 
     ## Known false alarms
     The best of noisy single steps is biased upward; that is why windows count completions. A switch to harder
@@ -106,12 +111,19 @@ class RewardCollapse(Rule):
         if is_open:
             is_over = outcome.share_of_best(outcome.recent) >= self.clear
             return None if is_over else self._finding(features.settings, outcome, outcome.recent)
-        if outcome.fell_below(self.warn, outcome.recent):
-            return self._finding(features.settings, outcome, outcome.recent)
-        newest = outcome.fast()
-        if outcome.fell_below(self.warn, newest) and self._has_mechanism(features, newest):
-            return self._finding(features.settings, outcome, newest)
-        return None
+        newest = outcome.recent
+        if not outcome.fell_below(self.warn, newest):
+            newest = outcome.fast()
+            if not (outcome.fell_below(self.warn, newest) and self._has_mechanism(features, newest)):
+                return None
+        return None if self._still_passes(features, newest) else self._finding(features.settings, outcome, newest)
+
+    def _still_passes(self, features: Features, newest: Totals) -> bool:
+        """Whether side rewards alone brought the sum down. Too few passes at best cannot tell."""
+        best = features.outcome.best
+        if not features.components.side or best is None or not best.pass_rate >= PASSES:
+            return False
+        return newest.pass_rate >= self.clear * best.pass_rate
 
     def _has_mechanism(self, features: Features, newest: Totals) -> bool:
         if newest.completions < Outcome.FAST_COMPLETIONS:

@@ -8,6 +8,8 @@ from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.freshness import StepStaleness
 from tocsin.diagnostics.knob_patch import patch
+from tocsin.diagnostics.origins import origin, table, told_apart
+from tocsin.diagnostics.proposals import PIPELINE_STEPS, pipeline_delay
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.diagnosis import Cause, Evidence, Severity
@@ -32,7 +34,9 @@ class StalenessHigh(Rule):
     In at least `steps_of_ten` of the last ten batches, the 95th percentile of staleness over completions exceeds the
     bound in force for that batch, or exceeds `fire`. Alone the second is info. It becomes a warning when the
     effective sample size of the last step is below `ess` or its k3 above `k3`, or when the bound itself is broken;
-    critical when the largest staleness also exceeds `critical`. The fault that proves this rule is not planted yet,
+    critical when the largest staleness also exceeds `critical`. With an effect the evidence tells its reason apart:
+    staleness leaves the probe in agreement and the mean ratio at one, and older tokens are further away than younger
+    ones. The fault that proves this rule is not planted yet,
     so it is shown as info at most. It resolves when at most one of ten batches exceeds both the bound and `clear`.
 
     ## Known false alarms
@@ -40,8 +44,9 @@ class StalenessHigh(Rule):
     have staleness zero. A bound of more than four that was chosen on purpose shows at info for as long as it is used.
 
     ## What to do
-    Lower `max_staleness` by one at a time. If the learner then waits, the sampler is the bottleneck: add samplers or
-    shorten completions before allowing older data. Check that weight syncs arrive.
+    Lower `max_staleness`: by half while it is more than twice the target, then by one at a time. If the learner then
+    waits, the sampler is the bottleneck: add samplers or shorten completions before allowing older data. Check that
+    weight syncs arrive.
 
     ## Sources
     AReaL (arXiv 2505.24298); PipelineRL (2509.19128); M2PO (2510.01161); ScaleRL (2510.13786); default cut-offs of
@@ -82,6 +87,12 @@ class StalenessHigh(Rule):
             check="the flight part of staleness dominates and its tail is long",
         ),
         Cause(text="finished groups wait in the queue", weight=0.15, check="`queue_sampled.queue_wait` grows"),
+        Cause(
+            code="OFF004",
+            text="the effects have another reason than age: sampler and learner compute differently",
+            weight=0.1,
+            check="the probe disagrees or the mean ratio is above one, and tokens of all ages are alike",
+        ),
     )
 
     fire: float = threshold(4, "95th percentile above which a batch counts", unit="optimizer steps")
@@ -135,8 +146,10 @@ class StalenessHigh(Rule):
                     baseline=float(bound),
                 ),
                 *effects,
+                *(table(features) if effects else ()),
             ),
             proposals=_answers(features.settings, self.clear),
+            causes=told_apart(self.causes, origin(features)) if effects else None,
         )
 
     def _severity(self, window: list[StepStaleness], *, is_broken: bool, has_effects: bool) -> Severity:
@@ -171,7 +184,9 @@ def _last_step(metric: str, observed: float, operator: str, limit: float) -> Evi
 
 def _answers(settings: Settings, target: float) -> tuple[Proposal, ...]:
     bound = settings.knob("max_staleness")
-    change = None if bound is None else patch(settings, "max_staleness", bound - 1)
+    # Far beyond the target, steps of one would take hundreds of steps to get there, each with its own cooldown.
+    wanted = None if bound is None else max(target, bound // 2) if bound > 2 * target else bound - 1
+    change = None if wanted is None else patch(settings, "max_staleness", wanted)
     look = Proposal(
         verb="check-weight-syncs",
         title="check that weight syncs arrive and which part of staleness passes in flight",
@@ -188,6 +203,6 @@ def _answers(settings: Settings, target: float) -> tuple[Proposal, ...]:
         preferred=True,
         patches=(change,),
         verify=Verify(metric="batch_consumed.staleness.p95", operator="<=", threshold=target, within=50, unit="steps"),
-        cooldown_steps=50,
+        cooldown_steps=max(50, pipeline_delay(settings) + PIPELINE_STEPS),
     )
     return (lower, look)

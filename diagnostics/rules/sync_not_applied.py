@@ -6,11 +6,12 @@ from typing import ClassVar
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.freshness import Streak, Syncs
+from tocsin.diagnostics.origins import table
 from tocsin.diagnostics.proposals import look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.diagnosis import Cause, Evidence
-from tocsin.schemas.events import WeightsSynced
+from tocsin.schemas.generation import WeightsSynced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,9 @@ class SyncNotApplied(Rule):
     Over syncs in a row whose `probe_gap` exceeds `probe_tolerance`, at least `syncs` of them: the gap is at least 0.6
     of the distance that the learner moved on the probe since the last sync that agreed, measured at the second sync
     or later, and it never exceeded that distance, as the triangle inequality demands of old weights. Critical from
-    the start. It resolves when a sync agrees, and never because the ratio falls: the learner may turn back.
+    the start. The evidence has the effective sample size of the ratios by age as well: it falls at every age alike,
+    while staleness would lower that of old tokens only. It resolves when a sync agrees, and never because the ratio
+    falls: the learner may turn back.
 
     ## Known false alarms
     A numeric mismatch (other precision, kernels or parallelism) has a gap that does not grow with the learner's
@@ -58,6 +61,7 @@ class SyncNotApplied(Rule):
         "weights_synced.probe_moved",
         "weights_synced.probe_tolerance",
         "weights_synced.verified",
+        "step_completed.ratio",
     )
     trigger = WeightsSynced
     timing = Timing(unit="syncs", window=2, warm_up=1, persistence=1, clear_persistence=1)
@@ -89,12 +93,12 @@ class SyncNotApplied(Rule):
             return not_evaluated("warm_up", "no weights were synced yet")
         streak = syncs.streak
         if is_open and streak.syncs:
-            return self._finding(features.settings, streak)
+            return self._finding(features, streak)
         if streak.syncs < self.syncs or not syncs.holds_old_weights:
             return None
-        return self._finding(features.settings, streak)
+        return self._finding(features, streak)
 
-    def _finding(self, settings: Settings, streak: Streak) -> Finding:
+    def _finding(self, features: Features, streak: Streak) -> Finding:
         return Finding(
             severity="critical",
             summary=(
@@ -124,8 +128,9 @@ class SyncNotApplied(Rule):
                     n=streak.syncs,
                     baseline=0.0,
                 ),
+                *table(features)[1:],
             ),
-            proposals=_answers(settings, streak),
+            proposals=_answers(features.settings, streak),
         )
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.freshness import Streak
+from tocsin.diagnostics.origins import is_noisy, origin, table, told_apart
 from tocsin.diagnostics.proposals import look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
@@ -29,12 +30,13 @@ class TrainInferMismatch(Rule):
     ignored it trained well for a while and fell apart.
 
     ## How it is detected
-    Two clean measures, either is enough. *Probe*: `syncs` or more weight syncs in a row disagree beyond the tolerance
+    Three clean measures, each is enough. *Probe*: `syncs` or more weight syncs in a row disagree beyond the tolerance
     that the first sync calibrated, and not in the way of old weights: the gap exceeds what the learner moved, or is
     small against it. *Steps*: the mean absolute difference of log-probs over five steps whose trained tokens all came
     from the current weights exceeds `warn`. Where tokens are older, their difference is drift as well as mismatch and
-    is not used. Critical above `critical` in steps. It resolves when a sync agrees and the steps lie below `clear`.
-    The fault that proves this rule is not planted yet, so it is shown as info at most.
+    is not used. *Mean ratio*: over five updates it is above one by a twentieth and by four standard errors. Drift
+    leaves the mean at one however old the tokens are; noise in the log-probs of one side raises it. Critical above
+    `critical` in steps. It resolves when a sync agrees, the mean is back and the steps lie below `clear`.
 
     ## Known false alarms
     Weights that did not arrive look the same in a single step: OFF010 takes them, because their gap grows with the
@@ -56,7 +58,7 @@ class TrainInferMismatch(Rule):
     name = "train-infer-mismatch"
     title = "Sampler and learner compute differently"
     kind = "fault"
-    proof = "scenario"
+    proof = "injected"
     where = "sampler"
     reads = (
         "weights_synced.probe_gap",
@@ -75,9 +77,15 @@ class TrainInferMismatch(Rule):
             check="the probe gap is there at the first syncs already and does not grow",
         ),
         Cause(
-            text="a template, filter or temperature is applied on one side only",
-            weight=0.3,
+            text="a template or a temperature is applied on one side only",
+            weight=0.2,
             check="the gap is above 1 nat, or shows on some prompts only",
+        ),
+        Cause(
+            code="OFF006",
+            text="the sampler draws with filters",
+            weight=0.1,
+            check="the mean ratio is below one and nearly all differences have one sign",
         ),
         Cause(
             code="OFF010",
@@ -95,21 +103,23 @@ class TrainInferMismatch(Rule):
     def check(self, features: Features, *, is_open: bool) -> Answer:
         """Judge the probe first, then the steps at staleness zero."""
         syncs, window = features.syncs, features.on_policy_gap.window
-        if not syncs.seen and not window:
+        if not syncs.seen and not window and not features.ratios.was_judged:
             return not_evaluated("missing_input", "no weight sync and no step with tokens of the current weights")
         if syncs.holds_old_weights:
             return None
         if syncs.streak.syncs >= (1 if is_open else self.syncs):
-            return self._by_probe(features.settings, syncs.streak)
+            return self._by_probe(features, syncs.streak)
+        if is_noisy(features.ratios.pooled):
+            return self._by_mean(features)
         if len(window) < self.timing.window:
             return None
         gap = sum(window) / len(window)
-        return self._by_steps(features.settings, gap, len(window)) if gap > self._limit(is_open) else None
+        return self._by_steps(features, gap, len(window)) if gap > self._limit(is_open) else None
 
     def _limit(self, is_open: bool) -> float:
         return self.clear if is_open else self.warn
 
-    def _by_probe(self, settings: Settings, streak: Streak) -> Finding:
+    def _by_probe(self, features: Features, streak: Streak) -> Finding:
         return Finding(
             severity="warning",
             summary=(
@@ -128,11 +138,24 @@ class TrainInferMismatch(Rule):
                     n=streak.syncs,
                     baseline=streak.tolerance / 5,
                 ),
+                *table(features)[1:],
             ),
-            proposals=_answers(settings, "weights_synced.probe_gap", streak.tolerance),
+            proposals=_answers(features.settings, "weights_synced.probe_gap", streak.tolerance),
         )
 
-    def _by_steps(self, settings: Settings, gap: float, steps: int) -> Finding:
+    def _by_mean(self, features: Features) -> Finding:
+        pooled = features.ratios.pooled
+        return Finding(
+            severity="warning",
+            summary=(
+                f"The mean ratio of learner to sampler is {pooled.mean:.3g} over {pooled.tokens} tokens, where drift "
+                "alone leaves it at 1"
+            ),
+            evidence=table(features),
+            proposals=_answers(features.settings, GAP, self.clear),
+        )
+
+    def _by_steps(self, features: Features, gap: float, steps: int) -> Finding:
         severity: Severity = "critical" if gap > self.critical else "warning"
         return Finding(
             severity=severity,
@@ -149,8 +172,10 @@ class TrainInferMismatch(Rule):
                     n=steps,
                     baseline=0.0,
                 ),
+                *table(features),
             ),
-            proposals=_answers(settings, GAP, self.clear),
+            proposals=_answers(features.settings, GAP, self.clear),
+            causes=told_apart(self.causes, origin(features)),
         )
 
 

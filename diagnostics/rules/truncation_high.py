@@ -32,6 +32,9 @@ class TruncationHigh(Rule):
     are cut and the reward is at its floor, so that the limit leaves no room to learn. It is critical when the reward of
     the last three steps is below half of its best by three standard errors as well. It resolves below `clear`.
 
+    Causes are ranked by what speaks for them: an end token inside of cut completions, growth to 1.5 times the first
+    length, entropy at 1.5 times its beginning.
+
     ## Known false alarms
     A limit chosen on purpose below what the model would say, with a reward that allows for it, shows at info. A model
     that degenerates for another reason also stops to stop: look whether updates or the entropy grew first. A stop
@@ -54,7 +57,13 @@ class TruncationHigh(Rule):
     kind = "fault"
     proof = "injected"
     where = "sampler"
-    reads = ("batch_consumed.finish_reasons", "batch_consumed.length", "batch_consumed.groups")
+    reads = (
+        "batch_consumed.finish_reasons",
+        "batch_consumed.length",
+        "batch_consumed.groups",
+        "batch_consumed.texts.cut_with_end",
+        "step_completed.entropy",
+    )
     trigger = BatchConsumed
     timing = Timing(unit="completions", window=COMPLETIONS, warm_up=COMPLETIONS, persistence=2, clear_persistence=5)
     rising = (("clear", "fire", "nearly_all"),)
@@ -68,7 +77,7 @@ class TruncationHigh(Rule):
             code="POL014",
             text="the policy broke and no longer ends its answers",
             weight=0.2,
-            check="`update_ratio` and entropy rose before",
+            check="`update_ratio` and `step_completed.entropy` rose before",
         ),
         Cause(
             code="GEN003",
@@ -80,7 +89,7 @@ class TruncationHigh(Rule):
             code="GEN002",
             text="the end token is never produced or not recognised",
             weight=0.1,
-            check="cut completions contain a finished answer",
+            check="cut completions contain an end token",
         ),
     )
 
@@ -103,8 +112,8 @@ class TruncationHigh(Rule):
         newest = outcome.fast()
         if outcome.fell_below(0.5, newest):
             return "critical"
-        share, lowest = truncation.share, truncation.lowest
-        error = math.sqrt(share * (1 - share) / truncation.completions)
+        share, lowest = truncation.share, truncation.window.lowest
+        error = math.sqrt(share * (1 - share) / truncation.window.n)
         has_risen = share - lowest > max(self.rise, 3 * error)
         is_hopeless = share >= self.nearly_all and outcome.level(newest) <= 0.05
         return "warning" if has_risen or is_hopeless else "info"
@@ -114,12 +123,12 @@ class TruncationHigh(Rule):
         newest = outcome.fast()
         fell = outcome.fell_below(0.5, newest)
         reward = f"; the reward is {outcome.share_of_best(newest):.0%} of its best" if fell else ""
-        lowest = None if math.isnan(truncation.lowest) else truncation.lowest
+        lowest = None if math.isnan(truncation.window.lowest) else truncation.window.lowest
         before = "" if lowest is None else f", {lowest:.0%} at best before"
         return Finding(
             severity=self._severity(truncation, outcome),
             summary=(
-                f"{share:.0%} of {truncation.completions} completions since step {truncation.first_step} "
+                f"{share:.0%} of {truncation.window.n} completions since step {truncation.window.first_step} "
                 f"ended at the length limit{before}{reward}"
             ),
             evidence=(
@@ -129,14 +138,29 @@ class TruncationHigh(Rule):
                     operator=">",
                     threshold=self.fire if share > self.fire else self.clear,
                     unit="share of completions",
-                    window=truncation.completions,
+                    window=truncation.window.n,
                     window_unit="completions",
-                    n=truncation.completions,
+                    n=truncation.window.n,
                     baseline=lowest,
                 ),
             ),
             proposals=self._answers(features, truncation),
+            causes=self._ranked_causes(features),
         )
+
+    def _ranked_causes(self, features: Features) -> tuple[Cause, ...]:
+        """The causes, with those in front for which something speaks."""
+        ended, entropy = features.texts.cut_with_end.share, features.entropy
+        signs = {
+            "GEN002": ended > 0.5 * features.truncation.share,
+            "GEN003": features.lengths.ratio >= 1.5,
+            "POL014": entropy.level >= 1.5 * entropy.initial,
+        }
+        weights = {code: weight for code, weight in zip(signs, (0.9, 0.8, 0.7), strict=True) if signs[code]}
+        seen = [
+            cause.model_copy(update={"weight": weights.get(cause.code or "", cause.weight)}) for cause in self.causes
+        ]
+        return tuple(sorted(seen, key=lambda cause: -cause.weight))
 
     def _answers(self, features: Features, truncation: Truncation) -> tuple[Proposal, ...]:
         settings = features.settings

@@ -1,41 +1,30 @@
 """RWD001: groups whose completions all got the same reward, beyond what the pass rate explains."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.knob_patch import patch
-from tocsin.diagnostics.rewards import SETTLED, Rewards, Streak, Totals, excess_limit, expected_share
+from tocsin.diagnostics.rewards import SETTLED, Position, Rewards, Totals, excess_limit, expected_share
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
+from tocsin.diagnostics.streaks import is_sudden
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import Cause, Evidence, Severity
 
-WILSON_Z: Final = 2.0
-SHRINK: Final = 4.0
-"""Learning is granted to cut the share of groups with another outcome to a quarter within one streak."""
-CLEARLY_BELOW: Final = 0.1
-"""Share of groups with another outcome that must surely have been there before. With fewer, a learner that becomes
-perfect and stays so for long enough would look just as improbable."""
-CHANCE: Final = 1e-6
-"""Probability below which a streak at the top is no longer taken for luck."""
-
-
-def is_sudden(streak: Streak) -> bool:
-    """Whether the streak cannot be a learner reaching its ceiling.
-
-    Takes a lower confidence bound of the share of groups that ended otherwise before, grants that learning cut it to
-    a quarter, and asks how likely the streak is then.
-    """
-    n = streak.before_groups
-    if n < 64:
-        return False
-    other = 1 - streak.before_same / n
-    z2 = WILSON_Z**2
-    spread = WILSON_Z * math.sqrt(other * (1 - other) / n + z2 / (4 * n * n))
-    lower = max(0.0, (other + z2 / (2 * n) - spread) / (1 + z2 / n))
-    return lower >= CLEARLY_BELOW and streak.groups * -math.log1p(-lower / SHRINK) >= -math.log(CHANCE)
+ONE_VALUE: Final = "the reward function returns one value for everything"
+AMBIGUOUS: Final[dict[Position, dict[str, float]]] = {
+    "top": {ONE_VALUE: 0.5, "RWD003": 0.4},
+    "floor": {ONE_VALUE: 0.5, "RWD002": 0.4},
+    "other": {ONE_VALUE: 0.9},
+}
+"""Weights of the causes of a constant reward by where it lies: either end is where honest rewards can be, too."""
+CUT: Final = 0.3
+"""Share of truncated completions in failed groups that puts the length limit in front."""
+COPIED: Final = 0.9
+"""Share of groups of copies that puts the sampler in front."""
+LOST: Final = 0.01
+"""Share of completions that could not be scored which makes the verifier a suspect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +60,8 @@ class ZeroStdGroups(Rule):
 
     *Floor*: z at least `floor_share`, groups of at least four, and a mean reward within `floor_level` of the lowest.
 
+    Causes are ranked by what the groups are: all-pass, all-fail or neither, cut off, copies, or not to be scored.
+
     It clears when z falls below `clear`, or when the run is at its ceiling without a streak.
 
     ## Known false alarms
@@ -105,11 +96,7 @@ class ZeroStdGroups(Rule):
     timing = Timing(unit="groups", window=128, warm_up=64, persistence=3, clear_persistence=5)
     rising = (("clear", "fire"),)
     causes: ClassVar[tuple[Cause, ...]] = (
-        Cause(
-            text="the reward function returns one value for everything",
-            weight=0.5,
-            check="score a right and a wrong answer by hand and compare",
-        ),
+        Cause(text=ONE_VALUE, weight=0.5, check="score a right and a wrong answer by hand and compare"),
         Cause(
             code="RWD002",
             text="prompts are too hard",
@@ -117,9 +104,15 @@ class ZeroStdGroups(Rule):
             check="all-fail groups dominate and some prompts were never solved",
         ),
         Cause(
+            code="RWD003",
+            text="prompts are too easy",
+            weight=0.1,
+            check="all-pass groups dominate and the held-out score is high",
+        ),
+        Cause(
             code="GEN001",
             text="completions are cut off before the answer",
-            weight=0.15,
+            weight=0.1,
             check="finish reason `length` dominates",
         ),
         Cause(
@@ -127,6 +120,12 @@ class ZeroStdGroups(Rule):
             text="completions of a group are copies of each other",
             weight=0.1,
             check="token sequences repeat within groups; entropy is near zero",
+        ),
+        Cause(
+            code="GEN011",
+            text="the verifier fails for part of the completions",
+            weight=0.05,
+            check="`batch_consumed.groups.num_failed` is above zero",
         ),
         Cause(code="RWD005", text="groups are too small", weight=0.05, check="group size below 8"),
     )
@@ -144,7 +143,7 @@ class ZeroStdGroups(Rule):
         streak, totals = rewards.streak, rewards.totals
         if streak.groups >= self.constant_groups:
             severity = self._constant_severity(rewards, is_open=is_open)
-            return None if severity is None else self._constant(rewards, severity)
+            return None if severity is None else self._constant(features, severity)
         if totals.groups < self.timing.warm_up:
             return not_evaluated("warm_up", f"fewer than {self.timing.warm_up} groups with two completions were seen")
         if totals.pass_rate >= self.ceiling or totals.passed >= totals.groups / 2:
@@ -168,7 +167,8 @@ class ZeroStdGroups(Rule):
             return self.floor_share
         return max(self.fire, excess_limit(totals))
 
-    def _constant(self, rewards: Rewards, severity: Severity) -> Finding:
+    def _constant(self, features: Features, severity: Severity) -> Finding:
+        rewards = features.rewards
         streak = rewards.streak
         before = ""
         if streak.before_groups:
@@ -194,6 +194,7 @@ class ZeroStdGroups(Rule):
                 _tokens(streak.tokens, groups=streak.groups, expected=None),
             ),
             proposals=(_look_at_rewards(),),
+            causes=self._ranked(features, AMBIGUOUS[rewards.position()]),
         )
 
     def _excess(self, features: Features, limit: float) -> Finding:
@@ -222,10 +223,35 @@ class ZeroStdGroups(Rule):
                 ),
                 _share("all_pass", totals.passed, totals, totals.pass_rate**totals.size),
                 _share("all_fail", totals.failed, totals, (1 - totals.pass_rate) ** totals.size),
+                _share("other", totals.zero - totals.passed - totals.failed, totals, 0.0),
                 _tokens(totals.zero_tokens, groups=totals.groups, expected=expected * totals.tokens),
             ),
             proposals=self._answers(features),
+            causes=self._ranked(
+                features,
+                {
+                    "RWD003": totals.passed / totals.zero,
+                    "RWD002": totals.failed / totals.zero,
+                    ONE_VALUE: 1 - (totals.passed + totals.failed) / totals.zero,
+                },
+            ),
         )
+
+    def _ranked(self, features: Features, weights: dict[str, float]) -> tuple[Cause, ...]:
+        """Causes by `weights`, which name a code or a text, and by what else was seen in the last groups."""
+        kinds = features.rewards.kinds.sums
+        seen = dict(weights)
+        if kinds.failed_cut > CUT * kinds.failed_completions:
+            seen["GEN001"] = 0.6
+        if kinds.told and kinds.copies >= COPIED * kinds.told:
+            seen["RWD006"] = 0.6
+        if kinds.lost > LOST * (kinds.completions + kinds.lost):
+            seen["GEN011"] = 0.3
+        found = []
+        for cause in self.causes:
+            weight = seen.get(cause.code or cause.text, min(cause.weight, 0.05))
+            found.append(cause.model_copy(update={"weight": round(weight, 2)}))
+        return tuple(sorted(found, key=lambda cause: -cause.weight))
 
     def _answers(self, features: Features) -> tuple[Proposal, ...]:
         """A larger group helps while it is small and prompts are solved now and then; else only a look helps."""

@@ -50,14 +50,19 @@ class Run:
         changes = {"run_id": run_id, "versions": unknown, "attempts": attempts}
         write_manifest(self.folder, MANIFEST.model_copy(update=changes))
         if started:
-            self.event(RunStarted, step=0, devices=list(devices))
+            self.event(RunStarted, step=0, devices=list(devices), setup=None)
 
     def event(self, kind: type[BaseEvent], **changes: Any) -> None:
         self.writer.event(example(kind, **{"ts": utc_text(), "attempt": 1, **changes}))
 
     def step(self, number: int, **changes: Any) -> None:
+        """A step of a run without filters and without a reference, in which nothing is wrong unless `changes` say."""
+        groups = example(BatchConsumed).groups
+        later = [index + number * len(groups.group_index) for index in groups.group_index]  # never one twice
+        usual = {"kl_ref": None, "groups": groups.model_copy(update={"group_index": later})}
         for kind in (BatchConsumed, StepCompleted, QueueSampled):
-            own = {name: part for name, part in changes.items() if name in kind.model_fields}
+            known = usual if kind is BatchConsumed else {"kl_ref": None}
+            own = {name: part for name, part in {**known, **changes}.items() if name in kind.model_fields}
             self.event(kind, step=number, **own)
 
     def healthy(self) -> "Run":

@@ -216,3 +216,11 @@ def test_a_reason_is_one_short_line_whatever_the_request_contains():
     assert "\x1b" not in refusal(asked)
     assert "\n" not in refusal(asked)
     assert len(str(Refused("y" * 1000))) == 400
+
+
+def test_the_newest_change_can_be_taken_back_at_once_however_far_it_went():
+    lowered = situation(knobs=LAUNCHED.changed("learning_rate", 1e-4), previous={"learning_rate": 3e-3})
+    assert refusal(setting(learning_rate=2.9e-3), lowered).startswith("`learning_rate` must be between")
+    assert admit_at_barrier(setting(learning_rate=3e-3), lowered).patches[0].to == 3e-3
+    beyond = situation(previous={"learning_rate": 2.0})
+    assert refusal(setting(learning_rate=2.0), beyond) == "`learning_rate` must be between 0 and 1, got 2.0"

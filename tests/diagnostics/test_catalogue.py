@@ -6,7 +6,18 @@ import pkgutil
 import pytest
 
 from tocsin.diagnostics import rules
-from tocsin.diagnostics.catalogue import PAGE, RULES, describe, document, find_rule, main, render_docs, sections
+from tocsin.diagnostics.catalogue import (
+    ENTRIES,
+    PAGE,
+    RULES,
+    describe,
+    document,
+    find_entry,
+    main,
+    render_docs,
+    sections,
+)
+from tocsin.diagnostics.modes import GAPS, WORDS, Gap
 from tocsin.diagnostics.rule import HEADINGS, Rule
 from tocsin.diagnostics.rules import ALL_RULES
 
@@ -38,7 +49,7 @@ def test_the_document_names_every_threshold_and_every_field_read(rule: Rule) -> 
 
 
 def test_describe_is_json_and_holds_the_values_in_force() -> None:
-    data = json.loads(json.dumps(describe(find_rule("staleness-high")), allow_nan=False))
+    data = json.loads(json.dumps(describe(find_entry("staleness-high")), allow_nan=False))
     assert data["thresholds"]["fire"] == {
         "value": 4.0,
         "default": 4,
@@ -52,12 +63,35 @@ def test_describe_is_json_and_holds_the_values_in_force() -> None:
 
 @pytest.mark.parametrize("name", ["RWD001", "rwd001", "zero-std-groups", " Zero-Std-Groups "])
 def test_finds_a_rule_by_code_or_name_in_any_case(name: str) -> None:
-    assert find_rule(name).code == "RWD001"
+    assert find_entry(name).code == "RWD001"
 
 
-def test_an_unknown_rule_gets_close_matches_and_the_list() -> None:
-    with pytest.raises(ValueError, match=r"got `nan`.*`nan-inf`.*SYS001 vram-underused"):
-        find_rule("nan")
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [("nan", "`nan-inf`"), ("zero-std-group", "`zero-std-groups`"), ("GEN03", "`GEN003`"), ("length-grow", "length")],
+)
+def test_an_unknown_code_gets_close_matches_and_where_to_look(wanted: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"got `{wanted}`. Did you mean .*{meant}.*`tocsin rules`"):
+        find_entry(wanted)
+
+
+@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.code)
+def test_a_mode_without_a_rule_is_explained_by_its_reason(gap: Gap) -> None:
+    text = document(gap)
+    assert text.startswith(f"# {gap.code} {gap.name}\n\n{gap.title}.\n\n## Not evaluated\n")
+    assert f"{WORDS[gap.why].capitalize()}. {gap.detail}" in text
+    data = json.loads(json.dumps(describe(gap)))
+    assert data["not_evaluated"] == {"reason": gap.why, "detail": gap.detail}
+    assert "thresholds" not in data
+
+
+def test_the_page_has_every_mode_in_the_order_of_the_codes() -> None:
+    page = render_docs()
+    for entry in ENTRIES:
+        assert f"| {entry.code} | {entry.name} |" in page
+    families = ["RWD", "POL", "OFF", "GEN", "SYS"]
+    codes = [entry.code for entry in ENTRIES]
+    assert codes == sorted(codes, key=lambda code: (families.index(code[:3]), code))
 
 
 def test_the_committed_page_is_fresh() -> None:

@@ -146,6 +146,24 @@ def test_groups_that_all_fail_after_a_collapse_are_its_consequence() -> None:
     assert told(found)[1] == ("RWD001", "fired", "warning", ["explained_by POL014"], True)
 
 
+@pytest.mark.parametrize(
+    ("cause", "consequence"),
+    [
+        ("OFF011", "OFF016"),
+        ("OFF013", "OFF004"),
+        ("OFF014", "OFF001"),
+        ("SYS004", "OFF016"),
+        ("SYS006", "OFF016"),
+    ],
+)
+def test_what_servers_and_syncs_do_to_the_learner_is_their_consequence(cause: str, consequence: str) -> None:
+    found = story([scripted(consequence, (12, 60)), scripted(cause, (10, 60))], 20)
+    assert told(found)[:2] == [
+        (cause, "fired", "warning", [], False),
+        (consequence, "fired", "warning", [f"explained_by {cause}"], True),
+    ]
+
+
 @pytest.mark.parametrize("persistence", [1, 4])
 def test_a_constant_reward_is_no_consequence_of_the_fall_that_it_causes(persistence: int) -> None:
     rules = [scripted("RWD001", (10, 60), persistence=3), scripted("POL009", (11, 60), persistence=persistence)]

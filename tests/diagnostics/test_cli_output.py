@@ -1,5 +1,6 @@
 """What each command prints, for people and as JSON Lines."""
 
+import re
 import time
 
 import pytest
@@ -108,6 +109,17 @@ def test_get_does_not_say_twice_that_a_finding_is_resolved(runs, capsys):
     out = capsys.readouterr().out
     assert "resolved, warning, " in out
     assert "resolved (resolved)" not in out
+
+
+def test_status_and_get_say_what_a_finding_has_cost_and_its_summary_does_not(runs, capsys):
+    Run(runs).firing().end()
+    spent = "36 s, 5,120 tokens (4,160 without gradient); learner idle 1.5 s, sampler idle 0.2 s, 1 device"
+    for arguments in (["status", "latest"], ["get", "latest", "RWD001"]):
+        assert main(arguments) == 1
+        out = capsys.readouterr().out
+        assert re.search(rf"since then\s+{re.escape(spent)}", " ".join(out.split()))
+    main(["feed", "latest"])
+    assert "5,120" not in capsys.readouterr().out
 
 
 def test_status_without_a_manifest_still_reports(runs, capsys):

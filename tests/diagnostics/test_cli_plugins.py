@@ -71,6 +71,28 @@ def greet(name: str, loud: Annotated[bool, typer.Option(help="Shout.")] = False)
     assert process.returncode == 1
 
 
+def test_another_package_adds_a_group_of_commands(tmp_path):
+    body = """
+import typer
+
+greet = typer.Typer()
+
+@greet.callback()
+def about() -> None:
+    "Greetings."
+
+@greet.command()
+def loudly(name: str) -> None:
+    "Greet somebody from afar."
+    print(name.upper())
+"""
+    environment = plugin(tmp_path, body)
+    with command("greet", "--help", env=environment) as process:
+        assert "loudly" in process.communicate()[0]
+    with command("greet", "loudly", "ada", env=environment) as process:
+        assert process.communicate() == ("ADA\n", "")
+
+
 def test_a_command_that_cannot_be_imported_is_named_in_one_line(tmp_path):
     with command("greet", env=plugin(tmp_path, "import no_such_library")) as process:
         _, err = process.communicate()
@@ -85,8 +107,9 @@ def test_every_command_has_a_help_text_with_an_example():
     sections = page.split("\n## tocsin ")[1:]
     names = [section.split("\n", 1)[0] for section in sections]
     reading = ["status", "feed", "watch", "get", "explain", "rules", "snapshot", "replay", "knobs"]
-    changing = ["act", "set", "silence", "pause", "resume", "checkpoint", "stop"]
-    assert names == [*reading, *changing, "train", "demo"]
+    changing = ["act", "set", "silence", "pause", "resume", "checkpoint", "stop", "send", "skill"]
+    ours = ["train", "check", "demo", "bench detect", "bench overhead", "vllm serve", "serve", "mcp"]
+    assert names == [*reading, *changing, *ours]
     for name, section in zip(names, sections, strict=True):
         assert re.search(rf"\n  Example:\n +tocsin {name}\b", section)
 

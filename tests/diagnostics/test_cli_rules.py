@@ -116,10 +116,23 @@ def test_an_unknown_rule_gets_the_nearest_one(capsys):
     assert "`zero-std-groups`" in capsys.readouterr().err
 
 
-def test_rules_lists_every_rule(capsys):
+def test_explain_says_why_a_mode_has_no_rule(capsys):
+    assert main(["explain", "stale-drop-waste"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# OFF002 stale-drop-waste")
+    assert "Cannot occur here. " in out
+    assert main(["explain", "OFF002", "--json"]) == 0
+    (mode,) = lines(capsys)
+    assert mode["not_evaluated"]["reason"] == "cannot_occur"
+    assert mode["not_evaluated"]["detail"] in out
+
+
+def test_rules_lists_every_mode_with_or_without_a_rule(capsys):
     assert main(["rules"]) == 0
     out = capsys.readouterr().out
     assert main(["rules", "--json"]) == 0
     listed = lines(capsys)
-    assert {"RWD001", "POL003", "POL015", "OFF001", "SYS001"} <= {rule["code"] for rule in listed}
-    assert all(rule["code"] in out and rule["name"] in out for rule in listed)
+    assert len(listed) == 81
+    assert {"RWD001", "POL003", "POL015", "OFF001", "SYS001"} <= {mode["code"] for mode in listed if "kind" in mode}
+    assert all(("kind" in mode) != ("not_evaluated" in mode) for mode in listed)
+    assert all(mode["code"] in out and mode["name"] in out for mode in listed)

@@ -51,6 +51,15 @@ def test_a_constant_has_no_error_and_no_correlation() -> None:
     assert lag_one_correlation([3.0] * 7) == 0.0
 
 
+@pytest.mark.parametrize("factor", [0.01, 1.0, 1000.0])
+def test_what_rounding_leaves_of_a_constant_is_no_correlation(factor: float) -> None:
+    # Means of equal values, added up in other ways, differ in the last digits, all of them on one side of their mean.
+    values = [factor * (0.1 + 0.2)] * 20 + [factor * 0.3] * 5
+    assert lag_one_correlation(values) == 0.0
+    mean, error = mean_and_error(values)
+    assert abs(mean - factor * 0.3) <= error <= 1e-11 * mean
+
+
 def test_a_trend_counts_as_hardly_any_independent_value() -> None:
     assert effective_size([float(i) for i in range(50)]) < 3
 

@@ -14,13 +14,16 @@ import pytest
 
 from tests.diagnostics.scenario import batch, numbered, started, step, synced, waited
 from tocsin.diagnostics.engine import Engine
-from tocsin.schemas.batch import BatchConsumed, Quantiles
+from tocsin.schemas.batch import BatchConsumed, Quantiles, TextStats
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import KnobChanged
+from tocsin.schemas.events import EvaluationCompleted, KnobChanged
+from tocsin.schemas.setup import RunSetup, TemplateSetup
 from tocsin.schemas.step import LogProbGap, RatioMoments, StepCompleted
 
 ONSET = 60
+HELD_OUT = 512
+"""Held-out prompts."""
 Rewards = npt.NDArray[np.float64]
 
 
@@ -56,14 +59,18 @@ class Step:
     """Gap and movement."""
     waits: tuple[float, float]
     seconds: float = 0.12
+    sync: float = 0.1
+    """Share of the step in which both sides stand still for weights."""
     cut: float = 0.0
     loss: float = 0.01
     ess: float = 0.998
+    held_out: float | None = None
+    """Pass rate of an evaluation after the step; None without one."""
 
 
 def healthy(shape: Shape, seed: int) -> Iterator[Step]:
     """The steps of a run that learns."""
-    rng = np.random.default_rng(seed)
+    rng, evaluated = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     for t in range(shape.steps):
         pass_rate = shape.end - (shape.end - shape.start) * math.exp(-t / 25)
         solve = rng.beta(pass_rate * shape.spread, (1 - pass_rate) * shape.spread, shape.groups)
@@ -79,13 +86,16 @@ def healthy(shape: Shape, seed: int) -> Iterator[Step]:
             probe=(0.0, 0.3 * rate * noise),
             waits=(shape.learner_wait * 2 * float(rng.random()), shape.sampler_wait * 2 * float(rng.random())),
             seconds=0.12 * noise,
+            held_out=float(evaluated.binomial(HELD_OUT, pass_rate)) / HELD_OUT if t % 50 == 0 else None,
         )
 
 
 def events(run: Iterator[Step], shape: Shape) -> Iterator[list[BaseEvent]]:
     """The events of these steps."""
+    template = TemplateSetup(has=False, used=False, doubled_start=0, looked_at=64)
     yield [
         started(
+            setup=RunSetup(evaluation_prompts=HELD_OUT, evaluation_every=50, template=template),
             learning_rate=3e-4,
             group_size=shape.size,
             groups_per_step=shape.groups,
@@ -93,19 +103,44 @@ def events(run: Iterator[Step], shape: Shape) -> Iterator[list[BaseEvent]]:
             max_completion_tokens=8,
         )
     ]
-    for found in run:
+    for t, found in enumerate(run):
         yield [
             _batch(found, shape.staleness),
-            _step(found, shape.staleness),
+            _step(found, shape.staleness).model_copy(update={"seconds": _seconds(found)}),
             waited(*found.waits, step_s=found.seconds),
-            synced(*found.probe),
+            synced(*found.probe, seconds={"write": 0.0, "load": found.sync * found.seconds, "total": found.seconds}),
+            *([] if found.held_out is None else [_evaluation(t, found.held_out)]),
         ]
+
+
+def _seconds(found: Step) -> dict[str, float]:
+    """Parts of a step: waits for groups and for the sync before, the rest is computing."""
+    wait, sync_wait = found.waits[0] * found.seconds, found.sync * found.seconds
+    return {"wait": wait, "sync_wait": sync_wait, "total": found.seconds}
+
+
+def _evaluation(version: int, share: float) -> EvaluationCompleted:
+    error = math.sqrt(share * (1 - share) / HELD_OUT)
+    return EvaluationCompleted(
+        name="held-out",
+        version=version,
+        n=HELD_OUT,
+        failed=0,
+        reward_mean=share,
+        reward_se=error,
+        pass_rate=share,
+        pass_rate_se=error,
+    )
 
 
 def _batch(found: Step, staleness: int) -> BatchConsumed:
     total = found.rewards.size
     hit = round(found.cut * total)
-    ends = {"finish_reasons": {"stop": total - hit, "length": hit}, "length": Quantiles(mean=7, p50=7, p95=8, max=8)}
+    ends = {
+        "finish_reasons": {"stop": total - hit, "length": hit},
+        "length": Quantiles(mean=7, p50=7, p95=8, max=8),
+        "texts": TextStats(judged=0, repetitive=0, script_judged=0, other_script=0, cut_with_end=0),
+    }
     made = batch(found.rewards.tolist(), staleness=(staleness, staleness, staleness), max_staleness=staleness)
     return made.model_copy(update=ends)
 
@@ -123,7 +158,7 @@ def _step(found: Step, staleness: int) -> StepCompleted:
         grad_clip=1.0,
         ess_frac=found.ess,
         logprob_gap=LogProbGap(k1=0, k3=size * size, abs_mean=size, abs_p95=size, abs_p99=size, abs_max=size),
-        ratio=[RatioMoments(staleness=staleness, tokens=900, mean=1, mean_square=1, max=1)],
+        ratio=[RatioMoments(staleness=staleness, tokens=900, mean=1, mean_square=1 / found.ess, max=9, k3=size * size)],
     )
 
 
@@ -213,6 +248,11 @@ def slow_learner(found: Step, since: int) -> Step:
     return replace(found, waits=(0.0, 0.85), seconds=6 * found.seconds) if since >= 1 else found
 
 
+def slow_sync(found: Step, since: int) -> Step:
+    """Weights take five times as long as the rest of the step, and the learner waits for them."""
+    return replace(found, waits=(0.05, 0.0), seconds=6 * found.seconds, sync=0.8)
+
+
 def lr_too_high(found: Step, since: int) -> Step:
     """Two updates destroy the policy: noise without an end, no success, nothing to update from."""
     if since < 2:
@@ -229,6 +269,7 @@ def lr_too_high(found: Step, since: int) -> Step:
         (stale_weights, "OFF010"),
         (slow_sampler, "OFF016"),
         (slow_learner, "OFF017"),
+        (slow_sync, "OFF012"),
         (lr_too_high, "POL014"),
     ],
 )

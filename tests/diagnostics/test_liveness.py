@@ -12,7 +12,7 @@ from tocsin.diagnostics.feed import RunWriter
 from tocsin.diagnostics.reader import FeedReader
 from tocsin.diagnostics.runs import write_manifest
 from tocsin.schemas.config import DiagnosticsConfig
-from tocsin.schemas.events import ClockTicked, RunEnded, RunResumed
+from tocsin.schemas.events import ClockTicked, ComponentHeartbeat, RunEnded, RunResumed
 
 NOW = 1_770_000_000.0
 
@@ -28,6 +28,14 @@ def test_a_writer_that_speaks_is_alive_and_one_that_fell_silent_is_stalled(tmp_p
 def test_a_writer_whose_ticks_report_a_hung_trainer_is_stalled(tmp_path: Path):
     with RunWriter(tmp_path, "run-a") as writer:
         writer.event(ClockTicked(idle_s=301.0, ts=utc_text(NOW)))
+        assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
+
+
+def test_heartbeats_do_not_hide_that_the_trainer_hangs(tmp_path: Path):
+    with RunWriter(tmp_path, "run-a") as writer:
+        writer.event(ClockTicked(idle_s=301.0, ts=utc_text(NOW)))
+        beat = ComponentHeartbeat(component="rollout", state="alive", busy="score", busy_s=301.0, ts=utc_text(NOW + 1))
+        writer.event(beat)
         assert FeedReader(tmp_path, now=lambda: NOW + 1).writer_state().state == "stalled"
 
 

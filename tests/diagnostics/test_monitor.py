@@ -4,7 +4,7 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,14 @@ from tocsin.diagnostics.monitor import Lost, Monitor
 from tocsin.diagnostics.reader import FeedReader, read_events
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import ClockTicked, EvaluationCompleted, RunContinued, RunEnded, RunPaused
+from tocsin.schemas.events import (
+    ClockTicked,
+    ComponentHeartbeat,
+    EvaluationCompleted,
+    RunContinued,
+    RunEnded,
+    RunPaused,
+)
 
 NEVER_S = 3600.0
 
@@ -98,6 +105,21 @@ def test_ticks_go_on_while_the_trainer_is_silent_and_reach_the_engine(tmp_path: 
     assert idle == sorted(idle)
     assert idle[-1] >= 0.02 * (len(idle) - 1)
     assert all(tick.attempt == 1 and tick.mono > 0 for tick in ticks)
+
+
+def test_heartbeats_of_a_process_that_waits_are_no_news(tmp_path: Path):
+    engine = LowReward()
+    with RunWriter(tmp_path, "run-a") as writer:
+        monitor = Monitor(writer, engine, attempt=1, tick_s=0.02)
+        monitor.start()
+        monitor.emit(evaluated(1.0))
+        wait_for(lambda: len(engine.seen) >= 3)
+        monitor.emit(ComponentHeartbeat(component="rollout", state="alive", busy="generate", busy_s=9.0))
+        wait_for(lambda: len(engine.seen) >= 6)
+        monitor.close(10)
+    idle = [event.idle_s for event in events_of(tmp_path) if isinstance(event, ClockTicked)]
+    assert idle[-1] > idle[0]
+    assert idle[1:] == sorted(idle[1:])
 
 
 def test_ticks_say_that_a_run_stands_still_on_request(tmp_path: Path):
@@ -284,3 +306,24 @@ def test_cost_is_reported_per_event_and_per_step(tmp_path: Path):
         assert 0 < cost.event_median_us <= cost.event_p99_us
         assert cost.event_median_us < cost.step_median_us <= cost.step_p99_us
         assert cost.total_s >= 19 * cost.event_median_us / 1e6
+
+
+def test_whoever_acts_on_records_sees_each_event_with_what_is_written_of_it_and_all_of_it_again_on_resume(
+    tmp_path: Path,
+):
+    seen: list[tuple[int, int, list[str]]] = []
+
+    def see(event: BaseEvent, records: Sequence[Record]) -> None:
+        on_file = ids_of(tmp_path)
+        assert len(on_file) >= len(records), "records are on file before anybody acts on them"
+        seen.append((event.attempt, event.seq, [record.record for record in records]))
+
+    for attempt in (1, 2):
+        with RunWriter(tmp_path, "run-a") as writer:
+            monitor = Monitor(writer, LowReward(), attempt=attempt, tick_s=NEVER_S, on_judged=see)
+            monitor.start()
+            monitor.emit(evaluated(-1.0))
+            assert monitor.close(10)
+    first = (1, 1, ["coverage", "diagnostic"])
+    assert seen == [first, first, (2, 2, ["diagnostic"])]
+    assert monitor.lost.hook_errors == 0

@@ -12,6 +12,7 @@ from tocsin.diagnostics.runs import (
     BadManifest,
     RunNotFound,
     find_run,
+    find_run_below,
     list_runs,
     new_run_id,
     read_manifest,
@@ -80,6 +81,20 @@ def test_an_unknown_run_lists_what_there_is(tmp_path: Path):
         find_run("nope", tmp_path)
     with pytest.raises(RunNotFound, match="got ``"):
         find_run("", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../demo-1", "demo-1/../demo-1", "/", "a\0b", "x" * 300, "dé", "..%2f"]
+)
+def test_over_a_network_nothing_but_a_folder_of_the_runs_folder_can_be_named(tmp_path: Path, name: str):
+    inside = run_folder(tmp_path / "runs", "demo-1")
+    outside = run_folder(tmp_path, "demo-1")
+    assert find_run_below("demo-1", tmp_path / "runs") == inside
+    assert find_run_below("demo", tmp_path / "runs") == inside
+    assert find_run_below("latest", tmp_path / "runs") == inside
+    for path in (name, str(outside), str(inside)):
+        with pytest.raises(RunNotFound, match=r"`run` must be the id of a run.*; there are: demo-1$"):
+            find_run_below(path, tmp_path / "runs")
 
 
 def test_no_runs_at_all_is_said_with_the_remedy(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Verdicts: doing nothing must not count as a success, and what works must."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -28,9 +29,11 @@ def noise(rng: np.random.Generator, n: int, phi: float) -> np.ndarray:
     return values
 
 
-def judge(values: list[float], before: list[float], outcome: Series, verify: Verify) -> Verdict:
+def judge(
+    values: list[float], before: list[float], outcome: Series, verify: Verify, earlier: Sequence[float] = ()
+) -> Verdict:
     """The verdict on a change after which `values` were measured, one a step."""
-    metric = Series(before=before)
+    metric = Series(before=before, earlier=list(earlier))
     later, outcome.after = outcome.after, []
     judgement = Judgement(verify, metric, {"reward": outcome})
     for t, value in enumerate(values, start=1):
@@ -42,13 +45,14 @@ def judge(values: list[float], before: list[float], outcome: Series, verify: Ver
     raise AssertionError("the last look decides")
 
 
-def share_met(phi: float, shift: float, *, clear: float, runs: int = 200) -> float:
+def share_met(phi: float, shift: float, *, clear: float, runs: int = 200, fault: float | None = None) -> float:
     """How often an action at the moment at which the rule fires is said to have met its target.
 
     The noise hovers at the threshold at which the rule fires, three steps in a row; the action takes three steps to
-    arrive and then moves the level by `shift`. The reward is noise of its own.
+    arrive and then moves the level by `shift`. The reward is noise of its own. With `fault` the verdict also knows the
+    readings before, and the level rose by as much when the finding began.
     """
-    rng = np.random.default_rng([int(10 * phi), int(-10 * shift), int(-10 * clear)])
+    rng = np.random.default_rng([int(10 * phi), abs(int(10 * shift)), abs(int(10 * clear))])
     met = done = 0
     while done < runs:
         values, reward = noise(rng, 300, phi), noise(rng, 300, phi)
@@ -56,10 +60,13 @@ def share_met(phi: float, shift: float, *, clear: float, runs: int = 200) -> flo
         if fired is None:
             continue
         start = fired + 3
+        values[fired - 2 :] += fault or 0.0
         values[start:] += shift
         outcome = Series(before=reward[start - 20 : start].tolist(), after=reward[start:].tolist())
         before = values[start - 8 : start].tolist()
-        met += judge(values[start : start + 50].tolist(), before, outcome, target(clear)).state == "target_met"
+        earlier = [] if fault is None else values[max(0, start - 64) : start - 8].tolist()
+        verdict = judge(values[start : start + 50].tolist(), before, outcome, target(clear), earlier)
+        met += verdict.state == "target_met"
         done += 1
     return met / runs
 
@@ -72,6 +79,37 @@ def test_a_sham_action_on_noise_at_the_threshold_is_verified_in_at_most_a_tenth(
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_a_shift_of_three_standard_deviations_is_verified_in_nine_tenths(phi: float) -> None:
     assert share_met(phi, -3.0, clear=FIRE - 0.25) >= 0.9
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
+def test_an_excursion_of_noise_that_ends_by_itself_is_verified_in_at_most_a_tenth(phi: float) -> None:
+    assert share_met(phi, 0.0, clear=0.5, fault=None) > 0.2, "without the readings before, the target is met already"
+    assert share_met(phi, 0.0, clear=0.5, fault=0.0) <= 0.1
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
+def test_a_fault_that_stood_out_and_was_taken_back_is_verified_nearly_always(phi: float) -> None:
+    assert share_met(phi, -6.0, clear=2.0, fault=6.0) >= 0.85
+
+
+def test_a_metric_that_hangs_together_still_lets_a_large_excursion_stand_out() -> None:
+    drifting = [0.01 * t for t in range(40)]
+    outcome = Series(before=[0.5] * 20, after=[0.5] * 50)
+    verdict = judge([0.4] * 25 + [0.41] * 25, [3.0] * 8, outcome, target(0.6), drifting)
+    assert verdict.state == "target_met"
+
+
+def test_what_was_wrong_from_the_start_can_be_put_right() -> None:
+    outcome = Series(before=[0.5] * 20, after=[0.5] * 50)
+    verdict = judge([0.4] * 25 + [0.41] * 25, [3.0] * 8, outcome, target(0.6), [3.0, 3.1] * 10)
+    assert verdict.state == "target_met"
+
+
+def test_what_was_on_its_way_to_the_target_is_not_put_right_by_an_action() -> None:
+    outcome = Series(before=[0.5] * 20, after=[0.5] * 50)
+    falling = [3.0 - 0.06 * t for t in range(78)]
+    verdict = judge([max(0.1, value) for value in falling[28:]], falling[20:28], outcome, target(0.6), falling[:20])
+    assert verdict.state == "inconclusive"
 
 
 def test_the_usual_check_of_the_last_value_verifies_nearly_every_sham() -> None:

@@ -35,11 +35,15 @@ def test_four_lines_are_enough():
     assert config.rewards[0].label == "exact"
 
 
-def test_the_example_in_the_readme_is_a_valid_configuration():
-    examples = re.findall(r"```toml\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(examples) == 1
-    config = RunConfig.model_validate(tomllib.loads(examples[0]))
+def test_the_examples_in_the_readme_are_valid_configurations():
+    blocks = re.findall(r"```toml\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    (whole,) = [block for block in blocks if "[model]" in block]
+    sections = [block for block in blocks if block != whole]
+    config = RunConfig.model_validate(tomllib.loads(whole))
     assert config.reward_range is not None
+    assert len(sections) >= 2
+    for section in sections:
+        RunConfig.model_validate(tomllib.loads(whole + section))
 
 
 def test_an_unknown_key_is_named_with_its_section():

@@ -6,18 +6,22 @@
         assert run.wait() == 130
 
 Whatever a test leaves running is killed when its `with` block ends, with everything that it started.
+
+Runs are forked from a process that has imported torch and transformers: importing them takes longer than most of these
+runs. `start(..., fork=False)` begins with a fresh interpreter, as `tocsin train` in a shell does.
 """
 
-import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +35,7 @@ from tocsin.diagnostics.runs import list_runs
 from tocsin.schemas.config import RunConfig
 from tocsin.schemas.diagnosis import Diagnostic
 from tocsin.schemas.event import BaseEvent
+from tocsin.trainer.bench.trial import toml_of
 
 COMMAND = [sys.executable, "-m", "tocsin.diagnostics.cli"]
 PATIENCE_S = 120.0
@@ -54,13 +59,16 @@ class Recording:
         """The events of one type, of one attempt or of all."""
         return [e for e in self.events if isinstance(e, kind) and attempt in (None, e.attempt)]
 
-    def findings(self) -> list[Diagnostic]:
-        """Every record of a fault or of an efficiency finding at warning or above, in order of `seq`."""
+    def diagnostics(self) -> list[Diagnostic]:
+        """Every diagnostic record, in order of `seq`."""
         lines = (self.folder / FEED_FILE).read_bytes().splitlines()[1:]
         records = [parse_record(line) for line in lines]
         assert None not in records
-        found = [record for record in records if isinstance(record, Diagnostic)]
-        return [record for record in found if record.severity in ("warning", "critical")]
+        return [record for record in records if isinstance(record, Diagnostic)]
+
+    def findings(self) -> list[Diagnostic]:
+        """Every record of a fault or of an efficiency finding at warning or above, in order of `seq`."""
+        return [record for record in self.diagnostics() if record.severity in ("warning", "critical")]
 
     def rollouts(self) -> list[dict[str, Any]]:
         """Every stored completion, of the attempt whose step the final weights come from."""
@@ -77,11 +85,13 @@ class Recording:
 class LiveRun:
     """A `tocsin train` that may still be going on."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", runs_dir: Path, stderr: Path, before: set[Path]) -> None:
+    def __init__(self, process: "Forked | subprocess.Popen[bytes]", runs_dir: Path, stderr: Path, before: set[Path]):
         self.process = process
         self._runs_dir = runs_dir
         self._stderr = stderr
         self._before = before
+        self.patience_s = PATIENCE_S
+        """For anything that it is waited for."""
 
     @property
     def folder(self) -> Path:
@@ -93,7 +103,7 @@ class LiveRun:
     @property
     def stderr(self) -> str:
         """What it printed on standard error so far."""
-        return self._stderr.read_text()
+        return self._stderr.read_text() if self._stderr.exists() else ""
 
     def recording(self) -> Recording:
         """What it recorded so far."""
@@ -101,12 +111,12 @@ class LiveRun:
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Wait until `condition` holds. Fails when the process ends before, or when it takes too long."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while not condition():
             if self.process.poll() is not None:
                 assert condition(), f"the run ended with {self.process.returncode}:\n{self.stderr}"
                 return
-            assert time.monotonic() < deadline, f"the run took longer than {PATIENCE_S:g} s:\n{self.stderr}"
+            assert time.monotonic() < deadline, f"the run took longer than {self.patience_s:g} s:\n{self.stderr}"
             time.sleep(0.05)
 
     def until_event(self, found: Callable[[BaseEvent], bool]) -> None:
@@ -156,24 +166,81 @@ class LiveRun:
 
     def wait(self) -> int:
         """Its exit code; a negative one when a signal ended it."""
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(self.patience_s)
+
+
+class Forked:
+    """A `tocsin` command in a process forked from the prepared one, with the methods of `subprocess.Popen` it needs."""
+
+    def __init__(self, arguments: list[str], folder: Path, stdout: Path, stderr: Path) -> None:
+        target = (arguments, folder, (stdout, stderr), dict(os.environ))
+        self._process: ForkServerProcess = _prepared().Process(target=_command, args=target)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process, and of the process group that it leads."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, negative when a signal ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The same."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code, once there is one. Fails after `timeout` seconds without."""
+        self._process.join(timeout)
+        code = self._process.exitcode
+        assert code is not None, f"the run took longer than {timeout} s"
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process alone."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, and nothing that it started."""
+        self._process.kill()
+
+
+@cache
+def _prepared() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.trainer.prepared"])
+    return context
+
+
+def _command(arguments: list[str], folder: Path, outputs: tuple[Path, Path], environment: dict[str, str]) -> None:
+    """Be `tocsin <arguments>` as a shell starts it."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, path in enumerate(outputs, start=1):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), number)
+    from tocsin.diagnostics.cli import main  # noqa: PLC0415  where the environment is that of the command
+
+    sys.exit(main(arguments))
 
 
 @contextmanager
-def start(*arguments: str | Path, runs_dir: Path) -> Iterator[LiveRun]:
-    """`tocsin <arguments> --runs-dir <runs_dir>`, in the folder that holds `runs_dir`."""
+def start(*arguments: str | Path, runs_dir: Path, fork: bool = True, command: Sequence[str] = ()) -> Iterator[LiveRun]:
+    """`tocsin <arguments> --runs-dir <runs_dir>`, or another command, in the folder that holds `runs_dir`."""
     runs_dir.mkdir(parents=True, exist_ok=True)
     stderr = runs_dir.parent / f"stderr-{time.monotonic_ns()}.txt"
     before = set() if "--resume" in arguments else set(list_runs(runs_dir))
-    with stderr.open("wb") as errors:
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments), "--runs-dir", str(runs_dir)],
-            cwd=runs_dir.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
+    words, folder = [*map(str, arguments), "--runs-dir", str(runs_dir)], runs_dir.parent
+    process: Forked | subprocess.Popen[bytes]
+    if fork and not command:
+        process = Forked(words, folder, Path(os.devnull), stderr)
+    else:
+        process = _fresh([*(command or COMMAND), *words], folder, stderr)
     run = LiveRun(process, runs_dir, stderr, before)
     try:
         yield run
@@ -183,10 +250,31 @@ def start(*arguments: str | Path, runs_dir: Path) -> Iterator[LiveRun]:
             process.wait()
 
 
+def _fresh(command: list[str], folder: Path, stderr: Path) -> "subprocess.Popen[bytes]":
+    with stderr.open("wb") as errors:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+
 def still_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that do not end within a few seconds. A zombie that nobody reaps has ended."""
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    """Those that do not end within half a minute, on a busy machine. A zombie that nobody reaps has ended."""
+    deadline = time.monotonic() + 30
+    while (alive := [process for process in processes if _lives(process)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 TORCH_FLAG = 200
@@ -225,6 +313,13 @@ def tocsin(*arguments: str | Path, cwd: Path) -> Finished:
     return Finished(done.returncode - TORCH_FLAG * imported_torch, done.stdout, done.stderr, imported_torch)
 
 
+def tocsin_forked(*arguments: str | Path, cwd: Path) -> Finished:
+    """The same in a forked process, for commands that need torch and for nothing that starting up is asked about."""
+    outputs = [cwd / f"{name}-{time.monotonic_ns()}.txt" for name in ("stdout", "stderr")]
+    code = Forked([*map(str, arguments)], cwd, *outputs).wait(PATIENCE_S)
+    return Finished(code, *(path.read_text() for path in outputs), imported_torch=True)
+
+
 def train(config: RunConfig, folder: Path) -> Recording:
     """Train to the end in `folder`, which must succeed."""
     with start("train", write_config(config, folder / "run.toml"), runs_dir=folder / "runs") as run:
@@ -234,24 +329,6 @@ def train(config: RunConfig, folder: Path) -> Recording:
 
 def write_config(config: RunConfig, path: Path) -> Path:
     """Write `config` as TOML."""
-    document = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(toml_lines(document)) + "\n")
+    path.write_text(toml_of(config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)))
     return path
-
-
-def toml_lines(document: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """`document` as lines of TOML: plain values first, then tables and arrays of tables."""
-    tables = {key: value for key, value in document.items() if _is_table(value)}
-    for key, value in document.items():
-        if key not in tables:
-            yield f"{key} = {json.dumps(value)}"
-    for key, value in tables.items():
-        name = f"{prefix}{key}"
-        for table in value if isinstance(value, list) else [value]:
-            yield f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
-            yield from toml_lines(table, f"{name}.")
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))

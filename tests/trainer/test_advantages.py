@@ -41,6 +41,7 @@ def group(
         components={},
         num_failed=0,
         launched_at=0.0,
+        generated_at=0.0,
         scored_at=0.0,
     )
 

@@ -1,5 +1,6 @@
 """The gradient of a real transformers model: what it must equal, and what it must not depend on."""
 
+import copy
 import math
 
 import numpy as np
@@ -74,7 +75,7 @@ def make_groups(model: LlamaForCausalLM, *, drift: float) -> list[Group]:
             spans = ((0, len(tokens)),)
             completions.append(Completion(tokens, sampler, "stop", spans, TEMPERATURE))
         request = GroupRequest(index, 0, Prompt(str(index), "", prompt, {}), 4, TEMPERATURE, LIMIT, 0)
-        groups.append(Group(request, tuple(completions), np.array(row), {}, 0, 0.0, 0.0))
+        groups.append(Group(request, tuple(completions), np.array(row), {}, 0, 0.0, 0.0, 0.0))
     return groups
 
 
@@ -121,7 +122,9 @@ def test_padding_does_not_change_log_probs_or_entropies(model):
 
 @pytest.mark.parametrize("knobs", [Knobs(), Knobs(kl_beta=0.1, entropy_coef=0.01)], ids=["plain", "kl-and-entropy"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_gradient_does_not_depend_on_the_micro_batch_split_or_the_row_order(model, variant, knobs):
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 5e-6), (torch.float64, 1e-12)])
+def test_gradient_does_not_depend_on_the_micro_batch_split_or_the_row_order(model, variant, knobs, dtype, limit):
+    model = copy.deepcopy(model).to(dtype)
     step = samples(make_groups(model, drift=0.3), LossConfig(variant=variant), knobs, step=0)
     whole_loss, whole = gradient(model, step.trained, EVERYTHING, variant=variant, knobs=knobs)
     shuffled = [step.trained[i] for i in np.random.default_rng(2).permutation(len(step.trained))]
@@ -129,8 +132,10 @@ def test_gradient_does_not_depend_on_the_micro_batch_split_or_the_row_order(mode
     assert len(microbatches(step.trained, 64, pad_id=0)) in range(3, len(step.trained))
     for rows, budget in ((step.trained, ONE_ROW), (step.trained, 64), (shuffled, 64), (shuffled, EVERYTHING)):
         loss, split = gradient(model, rows, budget, variant=variant, knobs=knobs)
-        assert loss == pytest.approx(whole_loss, rel=1e-6, abs=1e-7)
-        assert relative_error(split, whole) < 1e-6
+        # A sum of terms of order one that nearly cancel, each rounded to float32.
+        assert loss == pytest.approx(whole_loss, abs=3e-6)
+        # Rounding of float32 alone comes to between 5e-7 and 2e-6, depending on the processor.
+        assert relative_error(split, whole) < limit
 
 
 def reference_gradient(model: LlamaForCausalLM, groups: list[Group], variant: str, eps: float) -> Tensor:

@@ -76,7 +76,7 @@ def test_knobs_can_be_set_where_the_file_has_none(tmp_path: Path):
         ('"exact"', '"exakt"', r"`rewards.function` must be one of exact, numeric, regex, math or .*got `exakt`"),
         ("range = [0, 1]", "range = [1, 0]", r"`rewards.range` must rise, got \[1\.0, 0\.0\]"),
         ('path = "some/model"', "path = 3", r"`model\.path`: Input should be a valid string, got 3"),
-        ('"RWD001"', '"RWD999"', r"`diagnostics`: rule must be a code or name .* got `RWD999`.*Rules: RWD001"),
+        ('"RWD001"', '"RWD999"', r"`diagnostics`: rule must be a code or name .* got `RWD999`.*`tocsin rules`"),
         ("range = [0, 1]", 'range = ["0", 1]', r"`rewards\.1\.range\.0`: Input should be a valid number, got '0'"),
         ("range = [0, 1]", "range = [0, 1, 2]", r"`rewards\.1\.range`: .* at most 2 items"),
         ("fire = 6", "fir = 6", r"threshold of OFF001 must be one that exists, got `fir`. Thresholds: .*fire"),

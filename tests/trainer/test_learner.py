@@ -15,7 +15,8 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from tests.trainer.tiny import TinyPolicy, scored, tiny_config, tiny_requests
 from tocsin.schemas.base import NonFinite, as_float
-from tocsin.schemas.config import DeviceConfig, FaultConfig, ModelConfig, OptimizerConfig
+from tocsin.schemas.config import DeviceConfig, ModelConfig, OptimizerConfig
+from tocsin.schemas.fault import FaultConfig
 from tocsin.schemas.knobs import Knobs
 from tocsin.trainer.advantages import samples
 from tocsin.trainer.data import Completion, Group

@@ -13,10 +13,11 @@ import torch
 
 from tests.trainer.tiny import TinyPolicy, tiny_config, tiny_prompts, tiny_requests
 from tocsin.schemas.config import RunConfig, SamplerConfig
+from tocsin.schemas.fault import FaultConfig
 from tocsin.trainer.data import Completion
 from tocsin.trainer.learner import Learner
 from tocsin.trainer.local_sampler import LocalSampler
-from tocsin.trainer.messages import Generate, Load, Setup, Sync, Weights
+from tocsin.trainer.messages import Generate, LearnerFacts, Load, Setup, Sync, Weights
 from tocsin.trainer.sampler import LocalSamplerHandle, SamplerDied, sampler_device
 from tocsin.trainer.sampling import generate
 from tocsin.trainer.weights import Probe, WeightStore, probe_tokens
@@ -81,6 +82,8 @@ def setup(policy: TinyPolicy, config: RunConfig) -> Setup:
         next_index=0,
         reissue=[],
         probe=probe_ids(policy),
+        learner=LearnerFacts(vocab_size=13, max_length=64, eos_ids=(1,), weights_folder=policy.model),
+        logs=policy.model,
     )
 
 
@@ -188,31 +191,44 @@ def sampler(policy: TinyPolicy, **changes: Any) -> LocalSampler:
         "seed": 0,
         "probe": probe_ids(policy),
         "fault": None,
-        "fault_onset": 0,
         **changes,
     }
     return LocalSampler(Load(**fields))
 
 
-@pytest.mark.parametrize(("fault", "verified"), [(None, [True] * 4), ("stale-weights", [True, True, False, False])])
+@pytest.mark.parametrize(
+    ("fault", "verified"),
+    [(None, [True] * 4), (FaultConfig(name="stale-weights", onset_step=1), [True, True, False, False])],
+)
 def test_the_probe_tells_weights_that_arrived_from_a_version_that_is_only_claimed(
-    tiny_policy: TinyPolicy, fault: str | None, verified: list[bool]
+    tiny_policy: TinyPolicy, fault: FaultConfig | None, verified: list[bool]
 ):
     config = tiny_config(tiny_policy)
     learner = Learner(config, tiny_policy.model, config.knobs)
-    suspect = sampler(tiny_policy, fault=fault, fault_onset=1)
+    suspect = sampler(tiny_policy, fault=fault)
     probe, store, seen = Probe("float32"), WeightStore(), []
     for version in range(4):
         probe.expect(version, learner.probe(probe_ids(tiny_policy)))
         answer = suspect.answer(Weights(version, store.write(version, learner.weights())))
         assert answer.version == version, "the version comes back either way"
-        gap, moved = probe.compare(version, answer.probe_logprobs)
+        gap, moved = probe.compare(version, [answer.probe_logprobs])
         assert probe.tolerance == 1e-4
         seen.append(gap <= probe.tolerance)
         assert version == 0 or moved > 0.01
         move(learner, seed=version)
     store.close()
     assert seen == verified
+
+
+def test_a_fault_of_the_sampler_is_in_force_from_its_onset_on(tiny_policy: TinyPolicy):
+    planted = sampler(tiny_policy, fault=FaultConfig(name="eos-ignored", onset_step=3))
+
+    def reasons(step: int) -> set[str]:
+        answer = planted.sample(Generate(tiny_requests(tiny_policy, 2, target_step=step, max_tokens=32)))
+        return {completion.finish_reason for group in answer.completions for completion in group}
+
+    assert "stop" in reasons(2)
+    assert reasons(3) == {"length"}
 
 
 def test_the_sampler_follows_the_learners_device_unless_told_otherwise(tiny_policy: TinyPolicy):

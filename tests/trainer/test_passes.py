@@ -1,9 +1,13 @@
 """What counts as a pass, and other rules of a configuration that the trainer relies on."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from tocsin.schemas.config import DataConfig, FaultConfig, ModelConfig, RewardConfig, RunConfig
+from tocsin.schemas.config import DataConfig, ModelConfig, RewardConfig, RunConfig
+from tocsin.schemas.fault import FaultConfig, FaultName
+from tocsin.schemas.sampler import SamplerConfig
 
 
 def passing(*rewards: RewardConfig) -> dict[str, float] | None:
@@ -37,3 +41,40 @@ def test_a_fault_that_would_begin_after_the_last_step_is_refused():
             rewards=[RewardConfig(function="exact")],
             fault=FaultConfig(name="nan", onset_step=9),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("stale-prefix-cache", {}, r"`stale-prefix-cache` needs `sampler\.kind = \"vllm\"`, got `local`"),
+        (
+            "same-seed",
+            {"sampler": SamplerConfig(kind="vllm", launch=True)},
+            r"`same-seed` needs `sampler\.kind = \"local\"`, got `vllm`",
+        ),
+        ("wrong-reference", {}, r"`wrong-reference` needs `knobs\.kl_beta` > 0"),
+    ],
+)
+def test_a_fault_that_the_run_cannot_show_is_refused(name: FaultName, fields: dict[str, Any], message: str):
+    with pytest.raises(ValidationError, match=message):
+        RunConfig(
+            steps=9,
+            model=ModelConfig(path="x"),
+            data=DataConfig(train="x"),
+            rewards=[RewardConfig(function="exact")],
+            fault=FaultConfig(name=name, onset_step=1),
+            **fields,
+        )
+
+
+def test_the_range_of_the_reward_is_unknown_where_a_fault_adds_a_reward():
+    def spanned(name: FaultName) -> tuple[float, float] | None:
+        return RunConfig(
+            steps=9,
+            model=ModelConfig(path="x"),
+            data=DataConfig(train="x"),
+            rewards=[RewardConfig(function="exact")],
+            fault=FaultConfig(name=name, onset_step=1),
+        ).reward_range
+
+    assert (spanned("proxy-reward"), spanned("nan")) == (None, (0.0, 1.0))

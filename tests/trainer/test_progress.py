@@ -17,13 +17,8 @@ from tocsin.schemas.base import NonFinite
 from tocsin.schemas.batch import BatchConsumed, Quantiles
 from tocsin.schemas.diagnosis import At, Coverage, Diagnostic
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import (
-    ComponentHeartbeat,
-    EvaluationCompleted,
-    QueueSampled,
-    RolloutFailed,
-    SamplerSampled,
-)
+from tocsin.schemas.events import ComponentHeartbeat, EvaluationCompleted, QueueSampled, RolloutFailed
+from tocsin.schemas.generation import SamplerSampled
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.progress import Progress
 
@@ -250,9 +245,11 @@ def test_only_the_first_failure_of_a_cause_and_the_fate_of_processes_are_told():
         progress.observe(failure)
         progress.observe(failure)
         progress.observe(ComponentHeartbeat(component="sampler", state="alive"))
+        progress.observe(ComponentHeartbeat(component="sampler", state="alive", detail="vllm-0 was resumed"))
         progress.observe(ComponentHeartbeat(component="sampler", state="died", detail="exit code -9"))
     assert stream.getvalue().splitlines() == [
         "[tocsin] reward_error at prompt 3-a: ValueError: x (others are only counted)",
+        "[tocsin] sampler: vllm-0 was resumed",
         "[tocsin] sampler died: exit code -9",
     ]
     assert progress.history.failed == {"reward_error": 4}

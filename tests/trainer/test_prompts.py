@@ -266,5 +266,10 @@ def test_the_order_depends_on_seed_and_index_only_and_is_the_same_in_every_versi
     assert [PromptOrder(5, seed=2**62)(index) for index in range(5)] != [forwards(index) for index in range(5)]
 
 
+def test_without_shuffling_every_epoch_has_the_order_of_the_data():
+    order = PromptOrder(4, seed=3, shuffle=False)
+    assert [order(index) for index in range(10)] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
 def test_the_order_of_a_single_prompt_is_that_prompt():
     assert [PromptOrder(1, seed=9)(index) for index in (0, 1, 10**12)] == [0, 0, 0]

@@ -29,6 +29,7 @@ def group(completions, rewards, *, index=7, components=None):
         components={"r": np.array(rewards)} if components is None else components,
         num_failed=0,
         launched_at=0.0,
+        generated_at=0.0,
         scored_at=1.0,
     )
 
@@ -58,8 +59,11 @@ def test_a_completion_is_one_row_with_everything_that_is_known_about_it(tmp_path
         "num_tokens": 2,
         "version_first": 3,
         "version_last": 3,
+        "versions": [3],
+        "version_tokens": [2],
         "staleness": 2,
         "temperature": 0.5,
+        "max_tokens": 16,
         "config_generation": 2,
         "logprob_mean": -0.5,
         "zero_spread": False,
@@ -67,6 +71,7 @@ def test_a_completion_is_one_row_with_everything_that_is_known_about_it(tmp_path
     assert second["completion"] == "3 日本 🙂\n"
     assert second["components"] == [("exact", 0.0), ("style", 0.25)]
     assert (second["version_first"], second["version_last"], second["staleness"]) == (3, 4, 2)
+    assert (second["versions"], second["version_tokens"]) == ([3, 4], [1, 2])
     assert (second["finish_reason"], second["num_tokens"]) == ("length", 3)
 
 

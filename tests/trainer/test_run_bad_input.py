@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.runs import Finished, tocsin, toml_lines, write_config
+from tests.trainer.runs import Finished, tocsin, write_config
 from tests.trainer.tiny import TinyPolicy, tiny_config
 from tocsin.schemas.config import RunConfig
+from tocsin.trainer.bench.trial import toml_of
 
 pytestmark = pytest.mark.training
 
@@ -43,7 +44,7 @@ def changed(config: RunConfig, folder: Path, *path: str, to: object) -> Path:
         table = table.setdefault(key, {})
     table[path[-1]] = to
     file = folder / "run.toml"
-    file.write_text("\n".join(toml_lines(document)) + "\n")
+    file.write_text(toml_of(document))
     return file
 
 
@@ -101,8 +102,21 @@ def test_a_fault_that_would_begin_after_the_last_step_is_refused(tmp_path: Path)
     nothing_left(tmp_path)
 
 
-def test_an_unknown_rule_lists_the_rules(config: RunConfig, tmp_path: Path) -> None:
-    refused(trained(changed(config, tmp_path, "diagnostics", "disable", to=["RWD999"])), "RWD999", "RWD001")
+def test_a_fault_that_the_demo_cannot_show_is_refused(tmp_path: Path) -> None:
+    refused(
+        tocsin("demo", "--fault", "stale-prefix-cache", cwd=tmp_path),
+        "--fault stale-prefix-cache needs --sampler vllm, got `local`",
+    )
+    refused(
+        tocsin("demo", "--fault", "top-p", "--sampler", "vllm", cwd=tmp_path),
+        "--fault top-p needs --sampler local, got `vllm`",
+    )
+    refused(tocsin("demo", "--fault", "lost-optimizer", cwd=tmp_path), "--fault must be one of constant-reward, ")
+    nothing_left(tmp_path)
+
+
+def test_an_unknown_rule_names_the_nearest_ones(config: RunConfig, tmp_path: Path) -> None:
+    refused(trained(changed(config, tmp_path, "diagnostics", "disable", to=["RWD999"])), "RWD999", "RWD009")
 
 
 def test_an_unknown_threshold_lists_the_thresholds(config: RunConfig, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from tocsin.schemas.events import (
     RunEnded,
     RunPaused,
     RunResumed,
-    WeightsSynced,
 )
+from tocsin.schemas.generation import SamplerSampled, WeightsSynced
 from tocsin.schemas.knobs import KnobValue
 from tocsin.schemas.step import StepCompleted
 
@@ -41,6 +41,7 @@ def endless(policy: TinyPolicy, *, every: int) -> RunConfig:
     return tiny_config(
         policy,
         steps=100_000,
+        knobs={"in_flight_groups": 4},
         checkpoint=CheckpointConfig(every=every),
         evaluation=EvaluationConfig(every=0, prompts=4),
     )
@@ -76,15 +77,15 @@ class Changed:
 
 
 CHANGES: dict[str, dict[str, KnobValue]] = {
+    "spread": {"skip_zero_spread": False},
     "learner": {"learning_rate": 1.5e-4, "grad_clip": 0.5, "microbatch_tokens": 1024, "entropy_coef": 0.01},
-    "clips": {"clip_low": 0.1, "clip_high": 0.4, "dual_clip": 5.0, "skip_zero_spread": False},
-    "sampler": {"temperature": 0.7, "max_completion_tokens": 4, "in_flight_groups": 512},
+    "sampler": {"temperature": 0.7, "max_completion_tokens": 4, "in_flight_groups": 2},
     "size": {"group_size": 8, "groups_per_step": 6},
     "stale": {"max_staleness": 2, "weight_sync_every": 2},
     "fresh": {"max_staleness": 1, "weight_sync_every": 1},
     "on-policy": {"max_staleness": 0},
 }
-"""Every knob but `kl_beta`, which is not live in this run."""
+"""The knobs that this run shows; `test_run_knobs` has those of the loss."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,22 @@ def test_knobs_of_the_learner_are_used_from_the_next_step_on(changed: Changed) -
     assert len(steps) >= 2 * SETTLED
     assert {(e.learning_rate, e.grad_clip) for e in steps} == {(1.5e-4, 0.5)}
     assert {e.microbatches.token_budget for e in steps if e.microbatches} == {1024}
-    assert {e.groups_trained for e in steps} == {4}, "the entropy bonus gives groups without spread a gradient"
+
+
+def test_groups_without_spread_go_through_the_forward_pass_from_the_next_step_on(changed: Changed) -> None:
+    spread = {e.step: e.groups.zero_spread.count(False) for e in changed.recording.of(BatchConsumed)}
+    before = [e for e in changed.recording.of(StepCompleted) if e.step <= changed.since["spread"]]
+    assert all(e.groups_trained == spread[e.step - 1] for e in before)
+    after = changed.steps("spread")
+    assert all(e.groups_trained == e.groups == 4 for e in after)
+    assert min(spread[e.step - 1] for e in [*before, *after]) < 4, "some group had no spread"
+
+
+def test_no_more_groups_are_in_flight_than_the_cap_allows(changed: Changed) -> None:
+    together = [e for e in changed.recording.of(SamplerSampled) if e.purpose == "train"]
+    first, last = changed.since["sampler"] + SETTLED, changed.until["sampler"]
+    assert max(e.groups for e in together if e.step <= changed.since["learner"]) == 4
+    assert max(e.groups for e in together if first <= e.step < last) == 2
 
 
 def test_knobs_of_the_sampler_are_used_by_what_it_generates_next(changed: Changed) -> None:

@@ -19,8 +19,8 @@ from tocsin.schemas.events import (
     QueueSampled,
     RolloutFailed,
     RunEnded,
-    WeightsSynced,
 )
+from tocsin.schemas.generation import WeightsSynced
 from tocsin.schemas.step import StepCompleted
 
 pytestmark = pytest.mark.training
@@ -128,7 +128,9 @@ def test_a_run_that_loses_each_of_its_processes_completes(struck: Struck) -> Non
 
 
 def test_every_death_and_restart_is_an_event(struck: Struck) -> None:
-    news = [(event.component, event.state) for event in struck.recording.of(ComponentHeartbeat)]
+    beats = struck.recording.of(ComponentHeartbeat)
+    # How often it says that it is alive depends on how long the restarts take.
+    news = [(event.component, event.state) for event in beats if not event.is_routine]
     assert Counter(news) == {
         ("rollout", "started"): 2,
         ("rollout", "died"): 1,
@@ -155,7 +157,9 @@ def test_groups_that_were_in_flight_are_issued_again_and_trained_once(struck: St
 
 def test_the_weights_of_a_new_sampler_are_proved_like_all_others(struck: Struck) -> None:
     syncs = struck.recording.of(WeightsSynced)
-    assert [event.version for event in syncs] == list(range(STRUCK_STEPS + 1))
+    versions = [event.version for event in syncs]
+    assert list(dict.fromkeys(versions)) == list(range(STRUCK_STEPS + 1))
+    assert versions == sorted(versions), "a sampler that came back is proved by the weights that it got"
     assert all(event.verified for event in syncs)
 
 
@@ -297,7 +301,9 @@ def test_a_run_that_cannot_write_fails_with_one_line_and_its_summary(
         run.until_step(2)
         place = run.folder
         if struck == "removed":
-            shutil.rmtree(place)
+            # The run may put a file there between the last look and the removal.
+            while place.exists():
+                shutil.rmtree(place, ignore_errors=True)
         else:
             (place / "checkpoints").write_text("in the way")
         assert run.wait() == 1

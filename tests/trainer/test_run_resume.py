@@ -20,8 +20,8 @@ from tocsin.schemas.events import (
     RunEnded,
     RunResumed,
     RunStarted,
-    WeightsSynced,
 )
+from tocsin.schemas.generation import WeightsSynced
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.weights import PREFIX, SHARED_MEMORY
 

@@ -20,8 +20,8 @@ from tocsin.schemas.events import (
     QueueSampled,
     RunEnded,
     RunStarted,
-    WeightsSynced,
 )
+from tocsin.schemas.generation import WeightsSynced
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.weights import PREFIX, SHARED_MEMORY
 
@@ -127,6 +127,14 @@ def test_waits_are_parts_of_the_step(healthy: Healthy) -> None:
     assert [event.seconds["total"] for event in completed] == [event.step_s for event in sampled]
     for event in completed:
         assert sum(value for name, value in event.seconds.items() if name != "total") <= event.seconds["total"] * 1.001
+
+
+def test_the_groups_of_a_step_were_generated_and_scored_before_the_step_ended(healthy: Healthy) -> None:
+    for event in healthy.recording.of(QueueSampled):
+        assert event.generating is not None
+        assert event.scoring is not None
+        assert event.generating.began < event.scoring.began < event.scoring.ended < event.mono
+        assert event.generating.began < event.generating.ended <= event.scoring.ended
 
 
 def test_a_healthy_run_raises_no_alarm(healthy: Healthy) -> None:

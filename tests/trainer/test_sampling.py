@@ -171,7 +171,8 @@ def test_logprobs_are_those_of_an_uncached_pass_over_each_row_alone(build: Calla
     ("build", "expandable"), [(llama, True), (sliding_window, True), (recurrent, False), (hybrid, False)]
 )
 def test_only_plain_key_value_caches_are_expanded_by_hand(build: Callable[[], Any], expandable: bool):
-    cache = build()(input_ids=torch.tensor([[5, 6]]), use_cache=True).cache
+    out = build()(input_ids=torch.tensor([[5, 6]]), use_cache=True)
+    cache = out[sampling._cache_name(out)]
     assert type(cache) is DynamicCache
     assert sampling._expandable(cache) is expandable
 

@@ -18,7 +18,8 @@ from tocsin.diagnostics.panel import share
 from tocsin.schemas.batch import BatchConsumed
 from tocsin.schemas.diagnosis import At, Coverage, Diagnostic, NotEvaluated, Relation
 from tocsin.schemas.event import BaseEvent
-from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed, SamplerSampled
+from tocsin.schemas.events import EvaluationCompleted, RolloutFailed, RunEnded, RunResumed
+from tocsin.schemas.generation import SamplerSampled
 from tocsin.schemas.step import StepCompleted
 from tocsin.trainer.summary import summarise
 

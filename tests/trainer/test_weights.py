@@ -107,7 +107,7 @@ def test_a_short_model_gets_a_short_probe(limit: int, width: int, tail: int):
 
 def compared(probe: Probe, version: int, expected: list[float], answer: list[float]) -> tuple[float, float]:
     probe.expect(version, torch.tensor([expected]))
-    return probe.compare(version, np.array([answer], dtype=np.float32))
+    return probe.compare(version, [np.array([answer], dtype=np.float32)])
 
 
 def test_gap_and_movement_are_the_largest_differences():
@@ -155,6 +155,6 @@ def test_one_version_may_be_answered_twice():
     probe = Probe("float32")
     probe.expect(1, torch.tensor([[-1.0]]))
     probe.expect(2, torch.tensor([[-1.5]]))
-    assert probe.compare(1, np.array([[-1.0]], np.float32)) == (0.0, 0.0)
-    assert probe.compare(2, np.array([[-1.5]], np.float32)) == (0.0, 0.5)
-    assert probe.compare(2, np.array([[-1.5]], np.float32)) == (0.0, 0.0)
+    assert probe.compare(1, [np.array([[-1.0]], np.float32)]) == (0.0, 0.0)
+    assert probe.compare(2, [np.array([[-1.5]], np.float32)]) == (0.0, 0.5)
+    assert probe.compare(2, [np.array([[-1.5]], np.float32)]) == (0.0, 0.0)

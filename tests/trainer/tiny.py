@@ -113,5 +113,6 @@ def scored(request: GroupRequest, completions: Sequence[Completion], rewards: Se
         components={},
         num_failed=0,
         launched_at=0.0,
+        generated_at=0.0,
         scored_at=0.0,
     )

@@ -1,6 +1,11 @@
 """OFF017: a sampler that idles because training is slow, told apart from turns and from slots that are short."""
 
-from tests.diagnostics.scenario import diagnostics, started, step, transitions, unevaluated, waited
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from tests.diagnostics.scenario import diagnostics, judged, started, step, transitions, unevaluated, waited
 from tocsin.diagnostics.rules.generator_backpressure import GeneratorBackpressure
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.step import MicrobatchStats
@@ -73,3 +78,22 @@ def test_says_that_its_input_is_missing() -> None:
 
 def test_steps_without_length_are_no_shares() -> None:
     assert transitions(RULE, waits(0.0, 0.0, n=60, step_s=0.0)) == []
+
+
+@pytest.mark.parametrize("field", ["sampler_wait_s", "learner_wait_s", "step_s"])
+def test_waits_that_are_not_numbers_are_no_shares(field: str) -> None:
+    assert judged(RULE, waits(0.0, 0.8, n=60)) == "warning"
+    broken = waited(0.0, 0.8).model_copy(update={field: math.nan})
+    assert judged(RULE, [[step(), broken] for _ in range(60)]) is None
+    # And no event has them.
+    with pytest.raises(ValidationError, match=field):
+        waited(0.0, 0.8, **{field: math.nan})
+
+
+def test_a_share_that_is_not_a_number_neither_fires_nor_holds() -> None:
+    # Beside this step all others have no length.
+    endless = waits(0.0, 1.0, n=1, step_s=1e300)
+    slow = waits(0.0, 0.8, n=60)
+    assert transitions(RULE, [*waits(0.1, 0.1, n=40), *endless, *waits(0.1, 0.1, n=20), *endless]) == []
+    found = transitions(RULE, [*slow, *endless, *waits(0.0, 0.8, n=20)])
+    assert [reason for _, reason in found] == ["fired", "resolved"]

@@ -35,6 +35,17 @@ def test_at_the_ceiling_and_at_the_floor_the_prompts_are_the_reason() -> None:
     assert transitions(RULE, groups(4, 0.02, n=40)) == []
 
 
+def test_a_passing_dip_of_an_easy_run_is_no_finding() -> None:
+    def rated(rate: float, n: int) -> list[list[BaseEvent]]:
+        """Groups of four, in some of which one completion fails."""
+        failed = round((1 - rate) * 16 * 4)
+        step_of = [[0.0] + [1.0] * 3] * failed + [[1.0] * 4] * (16 - failed)
+        return [[batch(step_of), step()] for _ in range(n)]
+
+    assert transitions(RULE, [*rated(0.95, 20), *rated(0.89, 20), *rated(0.95, 20)]) == []
+    assert [reason for _, reason in transitions(RULE, [*rated(0.95, 20), *rated(0.84, 20)])] == ["fired"]
+
+
 def test_exactly_the_limit_fires() -> None:
     half: list[list[BaseEvent]] = [[batch([[0.0, 1.0]] * 16), step()] for _ in range(20)]
     assert [reason for _, reason in transitions(GroupSizeSmall(fire=0.5), half)] == ["fired"]

@@ -116,8 +116,8 @@ def test_small_updates_resolve_it_once_the_rate_was_lowered_however_low_the_rewa
     assert transitions(RULE, destroyed(rate(3e-3, 3e-4))) == [(42, "fired"), (51, "resolved")]
 
 
-def test_a_rate_that_was_raised_further_is_no_answer() -> None:
-    assert [reason for _, reason in transitions(RULE, destroyed(rate(3e-3, 4e-3)))] == ["fired"]
+def test_a_rate_that_was_raised_further_is_no_answer_and_the_finding_is_told_again_for_it() -> None:
+    assert [reason for _, reason in transitions(RULE, destroyed(rate(3e-3, 4e-3)))] == ["fired", "reminder"]
 
 
 def test_small_updates_resolve_it_once_the_reward_is_back() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.diagnostics.rules.several_rewards import launched
 from tests.diagnostics.scenario import batch, diagnostics, started, step, transitions, unevaluated
 from tocsin.diagnostics.rules.reward_collapse import RewardCollapse
 from tocsin.schemas.event import BaseEvent
@@ -94,3 +95,35 @@ def test_says_that_there_is_nothing_to_compare_with() -> None:
 def test_loses_its_data_when_no_batches_come() -> None:
     run = [*rewarded(0.8, n=40), *rewarded(0.0, n=20), *([step()] for _ in range(60))]
     assert [reason for _, reason in transitions(RULE, run)] == ["fired", "data_lost"]
+
+
+def with_side_rewards(pass_rate: float, style: float, *, n: int) -> list[list[BaseEvent]]:
+    """Steps in which `exact` decides what a pass is and `style` is added to it."""
+    passed = round(8 * pass_rate)
+    rewards = [[1.0 + style] * passed + [style] * (8 - passed)] * 16
+    fields = {"pass_rate": pass_rate, "passed": [passed] * 16, "reward_range": (-2.0, 1.0)}
+    return [[batch(rewards, **fields), step()] for _ in range(n)]  # type: ignore[arg-type]
+
+
+def test_a_sum_that_side_rewards_alone_brought_down_is_no_collapse() -> None:
+    high = with_side_rewards(0.75, 0.0, n=40)
+    assert transitions(RULE, [launched(), *high, *with_side_rewards(0.75, -1.9, n=30)]) == []
+    found = transitions(RULE, [launched(), *high, *with_side_rewards(0.25, -1.9, n=30)])
+    assert [reason for _, reason in found][:1] == ["fired"]
+
+
+@pytest.mark.parametrize("passes", [0.0, 0.03])
+def test_where_hardly_anything_passed_at_best_the_reward_alone_counts(passes: float) -> None:
+    rng = np.random.default_rng(0)
+
+    def run(style: float, n: int) -> list[list[BaseEvent]]:
+        made = []
+        for _ in range(n):
+            draws = rng.random((16, 8)) < passes
+            rewards = (draws + style * (rng.random((16, 8)) < 0.9)).tolist()
+            fields = {"pass_rate": float(draws.mean()), "passed": draws.sum(axis=1).tolist()}
+            made.append([batch(rewards, reward_range=(0.0, 2.0), **fields), step()])
+        return made
+
+    found = transitions(RULE, [launched(), *run(1.0, 40), *run(0.02, 80)])
+    assert [reason for _, reason in found] == ["fired"]

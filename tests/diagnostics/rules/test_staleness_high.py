@@ -1,5 +1,7 @@
 """OFF001: age is a risk; harm needs a second witness."""
 
+import pytest
+
 from tests.diagnostics.scenario import batch, diagnostics, started, step, transitions, unevaluated
 from tocsin.diagnostics.engine import Engine
 from tocsin.diagnostics.features import Features
@@ -79,3 +81,11 @@ def test_a_batch_whose_staleness_is_not_a_number_does_not_count() -> None:
 def test_takes_its_threshold_from_the_configuration() -> None:
     engine = Engine([RULE], thresholds={"OFF001": {"fire": 6}})
     assert engine.observe(aged(5)[0][0])[0].record == "coverage"
+
+
+@pytest.mark.parametrize(("bound", "to"), [(16, 8), (8, 4), (7, 4), (6, 5), (4, 3)])
+def test_a_bound_far_beyond_the_target_comes_down_by_half_and_one_near_it_by_one(bound: int, to: int) -> None:
+    found = diagnostics(RULE, [[started(max_staleness=bound)], *aged(bound + 1, n=12, bound=bound)])
+    action = found[0].actions[0]
+    assert (action.title, action.patches[0].to) == (f"lower max_staleness {bound} to {to}", to)
+    assert action.cooldown_steps > bound + 1, "longer than the delay of the pipeline"

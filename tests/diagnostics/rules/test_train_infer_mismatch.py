@@ -42,9 +42,9 @@ def test_fires_on_a_probe_gap_that_does_not_follow_the_learner(size: float) -> N
     assert found[0][0] <= 10
 
 
-def test_is_info_until_its_fault_was_planted() -> None:
+def test_warns_and_offers_a_lower_rate() -> None:
     found = diagnostics(RULE, [[started(learning_rate=1e-4)], *probed(0.01, 0.1, 10)])
-    assert [record.severity for record in found] == ["info"]
+    assert [record.severity for record in found] == ["warning"]
     assert found[0].summary == (
         "Sampler and learner disagree by 0.01 nats on the probe over 7 syncs; the learner moved 0.7"
     )
@@ -89,3 +89,22 @@ def test_says_that_its_input_is_missing() -> None:
 def test_takes_its_threshold_from_the_configuration() -> None:
     with pytest.raises(ValueError, match="must rise in the order clear < warn < critical"):
         Engine([RULE], thresholds={"OFF004": {"warn": 0.01}})
+
+
+def noisy(mean: float, *, n: int, spread: float = 0.5) -> list[list[BaseEvent]]:
+    ratio = RatioMoments(staleness=1, tokens=900, mean=mean, mean_square=mean * mean + spread * spread, max=9)
+    return [[step(ratio=[ratio]), synced(0.0, 0.1)] for _ in range(n)]
+
+
+def test_fires_on_noise_that_lifts_the_mean_ratio_of_old_tokens_too() -> None:
+    found = diagnostics(RULE, noisy(1.3, n=20))
+    assert [(record.reason, record.last.step) for record in found] == [("fired", 7)]
+    assert found[0].summary == (
+        "The mean ratio of learner to sampler is 1.3 over 4500 tokens, where drift alone leaves it at 1"
+    )
+    assert [reason for _, reason in transitions(RULE, [*noisy(1.3, n=20), *noisy(1.0, n=20)])] == ["fired", "resolved"]
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(1.0, 2.0), (1.04, 0.1), (1.2, 5.0), (0.7, 0.2)])
+def test_a_mean_ratio_that_drift_chance_or_filters_explain_is_no_mismatch(mean: float, spread: float) -> None:
+    assert transitions(RULE, noisy(mean, n=40, spread=spread)) == []

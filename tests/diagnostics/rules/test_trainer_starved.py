@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.diagnostics.scenario import diagnostics, started, step, transitions, unevaluated, waited
+from tests.diagnostics.scenario import (
+    batch,
+    diagnostics,
+    started,
+    step,
+    synced,
+    times,
+    transitions,
+    unevaluated,
+    waited,
+)
 from tocsin.diagnostics.rules.trainer_starved import TrainerStarved
 from tocsin.schemas.event import BaseEvent
 from tocsin.schemas.events import KnobChanged
@@ -93,3 +103,28 @@ def test_says_that_its_input_is_missing() -> None:
 @pytest.mark.parametrize("length", [0.0, 1e-12])
 def test_steps_without_length_are_no_shares(length: float) -> None:
     assert transitions(RULE, waits(0.0, 0.0, n=60, step_s=length)) == []
+
+
+def timed(n: int, generate: float, score: float, slowest: float | None = None) -> list[list[BaseEvent]]:
+    """Steps of a second in which the learner waits for most of the time."""
+    sample = waited(0.7, 0.0, generate_s=times(generate, slowest), score_s=times(score))
+    return [[batch([[0.0, 1.0]] * 16), step(), sample] for _ in range(n)]
+
+
+def test_causes_are_ranked_by_what_groups_wait_for() -> None:
+    def codes(steps: list[list[BaseEvent]]) -> list[str | None]:
+        return [cause.code for cause in diagnostics(RULE, steps)[0].causes]
+
+    assert codes(timed(60, 0.8, 0.01))[0] is None
+    assert codes(timed(60, 0.8, 0.7))[:2] == [None, "GEN015"]
+    assert codes(timed(60, 0.8, 0.01, slowest=8.0))[0] == "SYS005"
+    took = {"total": 0.5, "load": 0.5, "verify": 0.0, "resume": 0.0, "write": 0.0}
+    parts = {"wait": 0.7, "sync_wait": 0.0, "total": 1.0}
+    slow_syncs = [[synced(seconds=took), step(seconds=parts), sample] for _, _, sample in timed(60, 0.8, 0.01)]
+    assert codes(slow_syncs)[0] == "OFF012"
+
+
+def test_evidence_holds_how_long_groups_take() -> None:
+    (found,) = diagnostics(RULE, timed(60, 0.8, 0.1))
+    last = found.evidence[-1]
+    assert (last.metric, last.observed, last.threshold) == ("queue_sampled.generate_s.p50", 0.8, 0.1)

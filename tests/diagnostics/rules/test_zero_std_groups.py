@@ -7,8 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from tests.diagnostics.scenario import batch, diagnostics, started, step, transitions, unevaluated
-from tocsin.diagnostics.rewards import Streak, expected_share, natural_share
-from tocsin.diagnostics.rules.zero_std_groups import ZeroStdGroups, is_sudden
+from tocsin.diagnostics.rewards import expected_share, natural_share
+from tocsin.diagnostics.rules.zero_std_groups import ZeroStdGroups
+from tocsin.diagnostics.streaks import Streak, is_sudden
 from tocsin.schemas.base import NonFinite
 from tocsin.schemas.event import BaseEvent
 
@@ -85,6 +86,36 @@ def test_fires_on_an_excess_at_a_pass_rate_of_one_third_and_tells_pass_from_fail
     assert found[0].actions[0].patches[0].expect == 8
     tokens = next(item for item in found[0].evidence if item.metric == "zero_spread_tokens")
     assert (tokens.observed, tokens.unit) == (90 * 80, "tokens")
+
+
+def ranked(groups: list[list[float]], **fields: object) -> list[tuple[str | None, float]]:
+    """Code and weight of the causes of what fires on these groups."""
+    found = diagnostics(RULE, [[batch(groups, **fields), step()] for _ in range(12)])  # type: ignore[arg-type]
+    return [(cause.code, cause.weight) for cause in found[0].causes]
+
+
+def test_ranks_its_causes_by_what_the_groups_are() -> None:
+    fails = [[1] * 8] * 5 + [[0] * 8] * 10 + [[0, 1] * 4]
+    assert ranked(fails)[:2] == [("RWD002", 0.67), ("RWD003", 0.33)]
+    neither = [[0.5] * 8] * 9 + [[1] * 8] * 5 + [[0] * 8] + [[0, 1] * 4]
+    assert ranked(neither)[0][0] is None
+    assert ranked(fails, truncated=[8] * 16)[:2] == [("RWD002", 0.67), ("GEN001", 0.6)]
+    assert ranked(fails, distinct=[1] * 16)[:2] == [("RWD002", 0.67), ("RWD006", 0.6)]
+    assert ("GEN011", 0.3) in ranked(fails, num_failed=[1] * 16)
+
+
+def test_a_constant_reward_between_the_ends_is_the_reward_function_and_at_an_end_perhaps_not() -> None:
+    assert ranked([[0.5] * 8] * 16)[0] == (None, 0.9)
+    assert ranked([[0.0] * 8] * 16)[:2] == [(None, 0.5), ("RWD002", 0.4)]
+
+
+def test_says_how_many_groups_pass_fail_or_do_neither() -> None:
+    groups = [[1] * 8] * 4 + [[0] * 8] * 9 + [[0.5] * 8] * 2 + [[0, 1] * 4]
+    found = diagnostics(RULE, [[batch(groups), step()] for _ in range(12)])
+    shares = {
+        item.metric: item.observed for item in found[0].evidence if item.metric in ("all_pass_share", "other_share")
+    }
+    assert shares == {"all_pass_share": 4 / 16, "other_share": 2 / 16}
 
 
 def test_resolves_when_spread_returns() -> None:
