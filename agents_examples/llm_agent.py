@@ -8,7 +8,7 @@
 The model is the first one that the endpoint lists, or --model NAME. It starts `tocsin mcp` itself. With
 --url http://127.0.0.1:7878/mcp it uses a `tocsin serve`, whose token for changes stands in TOCSIN_TOKEN. Whatever the
 model says, nothing is applied that was not tried as a dry run before, or of which a dry run would say something else by
-now, and it gets so many turns and tokens and no more. Needs `pip install 'tocsin[serve]'`.
+now; it sees no other run, and gets so many turns and tokens and no more. Needs `pip install 'tocsin[serve]'`.
 
 Exit code: 0 the model came to an end, 1 it was stopped at a bound, 2 bad input, 3 the endpoint or Tocsin failed.
 """
@@ -145,22 +145,34 @@ def _function(given: Message) -> Message:
 
 
 class Tools:
-    """The tools of Tocsin that the model may call."""
+    """The tools of Tocsin that the model may call, on one run."""
 
-    def __init__(self, tocsin: Client) -> None:
+    def __init__(self, tocsin: Client, run: str) -> None:
         self.tocsin = tocsin
+        self.run = run
+        """Its id once `look` has asked for it: what is `latest` now may be another run when the model acts."""
         self.functions: list[Message] = []
         self._reading: set[str] = set()
+        self._about_runs: set[str] = set()
         self._tried: dict[str, str] = {}
         """Dry runs that nothing was made of yet: the answer by what was called."""
         self._failures = 0
 
     async def look(self, *, allow_changes: bool) -> None:
-        """Ask which there are; those that change something are left out unless they are allowed."""
+        """Ask which there are, and which run it is; tools that change something are left out unless they are allowed.
+
+        Raises `Stopped` when there is no such run.
+        """
+        status = await self.tocsin.call_tool("tocsin_status", {"run": self.run}, read_timeout_seconds=CALL_S)
+        if status.is_error or not status.structured_content:
+            raise Stopped(3, "\n".join(part.text for part in status.content if isinstance(part, TextContent)))
+        self.run = status.structured_content["run"]
         for tool in (await self.tocsin.list_tools()).tools:
             is_reading = tool.annotations is not None and tool.annotations.read_only_hint is True
             if is_reading:
                 self._reading.add(tool.name)
+            if "run" in tool.input_schema.get("properties", {}):
+                self._about_runs.add(tool.name)
             if is_reading or allow_changes:
                 function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
                 self.functions.append({"type": "function", "function": function})
@@ -180,6 +192,8 @@ class Tools:
             return f"there is no tool `{name}`; there are: {', '.join(known)}", True
         if "not_json" in arguments:
             return "the arguments must be a JSON object", True
+        if name in self._about_runs and arguments.setdefault("run", self.run) != self.run:
+            return f"`run` must be {self.run}: you look after no other", True
         own = {key: part for key, part in arguments.items() if key not in ("apply", "idempotency_key", "note")}
         trial = json.dumps([name, own], sort_keys=True)
         if arguments.get("apply"):
@@ -240,13 +254,13 @@ async def look_after(options: argparse.Namespace, url: str, key: str) -> int:
             tocsin = Client(server, read_timeout_seconds=CALL_S)
         headers = {"Authorization": f"Bearer {key}"}
         endpoint = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, headers=headers, timeout=120))
-        tools = Tools(await stack.enter_async_context(tocsin))
+        tools = Tools(await stack.enter_async_context(tocsin), options.run)
         try:
             await tools.look(allow_changes=options.allow_changes)
             model = Model(endpoint, options.model or await first_model(endpoint), options.max_tokens)
             if not options.model:
                 show(f"the model is {model.name}")
-            await converse(model, tools, f"Look after the run `{options.run}`.", options.max_turns)
+            await converse(model, tools, f"Look after the run `{tools.run}`.", options.max_turns)
         except Stopped as stop:
             print(f"llm_agent: stopped: {printable(str(stop))}", file=sys.stderr)
             return stop.code

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -89,16 +90,16 @@ def test_arguments_that_are_not_json_are_marked_as_such(arguments: str):
     assert list(json.loads(call["function"]["arguments"])) == ["not_json"]
 
 
-def offered(server: MCPServer, ask: Callable[[Tools], Awaitable[list[str]]]) -> list[str]:
+def offered(server: MCPServer, ask: Callable[[Tools], Awaitable[list[str]]], *, run: str = RUN) -> list[str]:
     """What a model is told by the tools of a server in this process."""
 
-    async def run() -> list[str]:
+    async def go() -> list[str]:
         async with Client(server) as client:
-            tools = Tools(client)
+            tools = Tools(client, run)
             await tools.look(allow_changes=True)
             return await ask(tools)
 
-    return asyncio.run(run())
+    return asyncio.run(go())
 
 
 def heads(answers: list[str]) -> list[str]:
@@ -151,6 +152,24 @@ def test_a_knob_that_moved_since_the_dry_run_is_not_set_unseen(tmp_path: Path):
     ]
 
 
+def test_a_model_sees_no_run_but_the_one_that_was_newest_when_it_began(tmp_path: Path):
+    run, knobs = Run(tmp_path).firing(), {"values": {"group_size": 9}}
+
+    async def ask(tools: Tools) -> list[str]:
+        Run(tmp_path, "sort-digits-2").firing()
+        other = await tools.call("tocsin_set", {**knobs, "run": "latest"})
+        return [other, await tools.call("tocsin_set", knobs), await tools.call("tocsin_set", {**knobs, "apply": True})]
+
+    with served(run) as loop:
+        answers = offered(create_server(Runs(tmp_path), lambda _: ACTOR), ask, run="latest")
+        assert loop.knobs.group_size == 9
+    assert [answer.partition(":")[0] for answer in answers] == [
+        f"`run` must be {RUN}",
+        "would be accepted",
+        "applied",
+    ]
+
+
 def test_a_silence_is_applied_after_its_dry_run_however_far_the_run_got(tmp_path: Path):
     run = Run(tmp_path).firing()
     silence = {"run": RUN, "verb": "silence", "code": "RWD001", "steps": 100}
@@ -170,12 +189,16 @@ def test_a_tool_that_never_answers_is_a_call_that_failed(monkeypatch: pytest.Mon
     server = MCPServer("slow")
 
     @server.tool()
-    async def tocsin_status() -> str:
+    async def tocsin_status(run: str) -> dict[str, str]:
+        return {"run": run}
+
+    @server.tool()
+    async def tocsin_knobs() -> str:
         await asyncio.sleep(60)
         return "late"
 
     async def ask(tools: Tools) -> list[str]:
-        return [await asyncio.wait_for(tools.call("tocsin_status", {}), 30)]
+        return [await asyncio.wait_for(tools.call("tocsin_knobs", {}), 30)]
 
     (answer,) = offered(server, ask)
     assert answer.startswith("the call failed: ")
@@ -193,15 +216,21 @@ def test_what_failed_is_named_and_not_the_connections_that_it_broke():
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """The program, on a run that somebody serves: `watched(endpoint url, options) -> code, out, err`."""
 
-    def run(url: str, *arguments: str) -> tuple[int, str, str]:
-        for name, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY, "TOCSIN_TOKEN": TOKEN}.items():
-            monkeypatch.setenv(name, value)
+    def run(url: str, *arguments: str, name: str = RUN) -> tuple[int, str, str]:
+        for variable, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY, "TOCSIN_TOKEN": TOKEN}.items():
+            monkeypatch.setenv(variable, value)
         with serving(tmp_path) as client:
-            code = main([RUN, "--url", f"{client.base_url}/mcp", *arguments])
+            code = main([name, "--url", f"{client.base_url}/mcp", *arguments])
         return code, *capsys.readouterr()
 
     Run(tmp_path).kill()
     return run
+
+
+def test_a_run_that_is_not_there_is_said_before_a_model_is_asked(watched: Any):
+    code, out, err = watched("http://127.0.0.1:9", name="none-such")
+    assert (code, out) == (3, "")
+    assert re.fullmatch(f"llm_agent: stopped: .*`none-such`; there are: {RUN}.*\n", err), err
 
 
 def test_a_bug_is_not_taken_for_a_server_that_is_away(watched: Any, monkeypatch: pytest.MonkeyPatch):
