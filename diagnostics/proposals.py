@@ -1,7 +1,7 @@
 """What rules share in their findings: one knob to move, one thing to look at, and numbers as evidence."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.knob_patch import patch
@@ -11,6 +11,8 @@ from tocsin.schemas.diagnosis import Evidence, Unit
 
 PIPELINE_STEPS = 20
 """Steps before an answer is judged beyond those that its data spend in the pipeline."""
+WIDE: Final = 4
+"""Optimizer steps of staleness that nobody calls fresh any more."""
 
 
 def move(
@@ -46,6 +48,14 @@ def fewer_in_flight(settings: Settings, verify: Verify) -> Proposal | None:
     most = min(cap, groups * (bound + 1))
     fewer = move(settings, "in_flight_groups", 0.8 * most, verify)
     return fewer if fewer is not None and (fewer.patches[0].to or most) < most else None
+
+
+def fresher(settings: Settings, verify: Verify) -> Proposal | None:
+    """A lower bound of staleness: half of one so wide that one step less makes no difference, else by one."""
+    bound = settings.knob("max_staleness")
+    if not bound:
+        return None
+    return move(settings, "max_staleness", bound // 2 if bound > WIDE else bound - 1, verify)
 
 
 def pipeline_delay(settings: Settings) -> int:

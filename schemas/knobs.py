@@ -108,6 +108,7 @@ class Knobs(Model):
         Limits(
             low=0,
             high=64,
+            step_ratio=8.0,  # a smaller step leaves the staleness above what its own check asks for
             effective="next_opened_step",
             moves=("staleness", "logprob_gap", "clip_frac", "waits"),
             read_by=("rollout",),
@@ -132,7 +133,13 @@ class Knobs(Model):
     in_flight_groups: Annotated[
         int,
         Limits(
-            low=1, high=65536, effective="next_sampler_batch", moves=("waits",), read_by=("rollout",), unit="groups"
+            low=1,
+            high=65536,
+            step_ratio=8.0,  # only speed depends on it, and too small a step leaves the learner waiting
+            effective="next_sampler_batch",
+            moves=("waits",),
+            read_by=("rollout",),
+            unit="groups",
         ),
     ] = 1024
     """Cap on groups that are being generated or scored at one time; the slots of `max_staleness` bound it as well."""

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
-from tocsin.diagnostics.knob_patch import patch
+from tocsin.diagnostics.proposals import fresher, look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.diagnostics.updates import StepClips
 from tocsin.schemas.actions import Verify
@@ -145,31 +145,9 @@ def _answers(settings: Settings, target: float) -> tuple[Proposal, ...]:
         within=50,
         unit="steps",
     )
-    proposals: list[Proposal] = []
-    for path, verb, factor, shift in (
-        ("learning_rate", "lower-learning-rate", 0.5, 0),
-        ("max_staleness", "lower-max-staleness", 1, -1),
-    ):
-        current = settings.knob(path)
-        change = None if current is None else patch(settings, path, current * factor + shift)
-        if change is None:
-            continue
-        proposals.append(
-            Proposal(
-                verb=verb,
-                title=f"lower {path} {change.expect:g} to {change.to:g}",
-                applicability="review",
-                preferred=not proposals,
-                patches=(change,),
-                verify=verify,
-                cooldown_steps=50,
-            )
-        )
-    look = Proposal(
-        verb="compare-ratio-buckets",
-        title="compare the ratio moments of staleness 0 with those of the older buckets",
-        applicability="advisory",
-        preferred=not proposals,
-        on_failure="keep",
+    rate = settings.knob("learning_rate")
+    return ranked(
+        None if rate is None else move(settings, "learning_rate", rate / 2, verify),
+        fresher(settings, verify),
+        look("compare-ratio-buckets", "compare the ratio moments of staleness 0 with those of the older buckets"),
     )
-    return (*proposals, look)

@@ -8,7 +8,7 @@ from tocsin.diagnostics.estimates import median
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.origins import origin, table, told_apart
-from tocsin.diagnostics.proposals import look, move, ranked
+from tocsin.diagnostics.proposals import fresher, look, move, ranked
 from tocsin.diagnostics.ratios import Bucket, Ratios
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.diagnostics.witnesses import last_step, reward_witness
@@ -150,9 +150,9 @@ class EssLow(Rule):
 
     def _answers(self, settings: Settings) -> tuple[Proposal, ...]:
         verify = Verify(metric=ESS, operator=">=", threshold=self.clear, within=30, unit="steps")
-        bound, rate = settings.knob("max_staleness"), settings.knob("learning_rate")
+        rate = settings.knob("learning_rate")
         return ranked(
-            move(settings, "max_staleness", bound - 1, verify) if bound else None,
+            fresher(settings, verify),
             None if rate is None else move(settings, "learning_rate", rate / 2, verify),
             look("compare-by-age", "compare the ratios of tokens of the present weights with those of older ones"),
         )

@@ -7,7 +7,7 @@ from typing import ClassVar
 from tocsin.diagnostics.feature import Settings
 from tocsin.diagnostics.features import Features
 from tocsin.diagnostics.movement import Alignment
-from tocsin.diagnostics.proposals import look, move, ranked
+from tocsin.diagnostics.proposals import fresher, look, move, ranked
 from tocsin.diagnostics.rule import Answer, Finding, Proposal, Rule, Timing, not_evaluated, threshold
 from tocsin.schemas.actions import Verify
 from tocsin.schemas.diagnosis import Cause, Evidence
@@ -112,9 +112,9 @@ class GradientAlignment(Rule):
 
     def _answers(self, settings: Settings) -> tuple[Proposal, ...]:
         verify = Verify(metric=COSINE, operator="<", threshold=self.clear, within=60, unit="steps")
-        bound, rate = settings.knob("max_staleness"), settings.knob("learning_rate")
+        rate = settings.knob("learning_rate")
         return ranked(
-            move(settings, "max_staleness", bound - 1, verify) if bound else None,
+            fresher(settings, verify),
             None if rate is None else move(settings, "learning_rate", rate / 2, verify),
             look("look-for-repeats", "look for prompts that come again within a few steps"),
         )

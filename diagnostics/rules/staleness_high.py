@@ -44,9 +44,9 @@ class StalenessHigh(Rule):
     have staleness zero. A bound of more than four that was chosen on purpose shows at info for as long as it is used.
 
     ## What to do
-    Lower `max_staleness`: by half while it is more than twice the target, then by one at a time. If the learner then
-    waits, the sampler is the bottleneck: add samplers or shorten completions before allowing older data. Check that
-    weight syncs arrive.
+    Lower `max_staleness` to the target at once, below it by one at a time. What is in the queue is trained on first, so
+    the effect comes as many steps later as the data were old. If the learner then waits, the sampler is the
+    bottleneck: add samplers or shorten completions before allowing older data. Check that weight syncs arrive.
 
     ## Sources
     AReaL (arXiv 2505.24298); PipelineRL (2509.19128); M2PO (2510.01161); ScaleRL (2510.13786); default cut-offs of
@@ -184,8 +184,8 @@ def _last_step(metric: str, observed: float, operator: str, limit: float) -> Evi
 
 def _answers(settings: Settings, target: float) -> tuple[Proposal, ...]:
     bound = settings.knob("max_staleness")
-    # Far beyond the target, steps of one would take hundreds of steps to get there, each with its own cooldown.
-    wanted = None if bound is None else max(target, bound // 2) if bound > 2 * target else bound - 1
+    # At once: a bound between would leave the 95th percentile, which sits at the bound, above what is asked for.
+    wanted = None if bound is None else target if bound > target else bound - 1
     change = None if wanted is None else patch(settings, "max_staleness", wanted)
     look = Proposal(
         verb="check-weight-syncs",

@@ -137,7 +137,9 @@ def test_a_knob_far_from_its_launch_value_goes_no_further_and_may_come_back_at_o
         ("learning_rate", 1.0, 1e-4, 1e-4, 1.0),  # a planted fault: the way back is free, the way on is closed
         ("microbatch_tokens", 4096, 4096, 1024, 16384),
         ("max_staleness", 0, 0, 0, 1),  # whole numbers may always move by one
-        ("max_staleness", 1, 1, 0, 2),
+        ("max_staleness", 1, 1, 0, 8),
+        ("max_staleness", 16, 16, 2, 64),
+        ("group_size", 4, 4, 2, 8),
         ("group_size", 3, 3, 2, 6),
         ("group_size", 8, 2, 2, 16),
         ("entropy_coef", 0.0, 0.0, 0.0, 0.01),  # zero has no multiples

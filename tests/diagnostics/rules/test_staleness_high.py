@@ -83,8 +83,10 @@ def test_takes_its_threshold_from_the_configuration() -> None:
     assert engine.observe(aged(5)[0][0])[0].record == "coverage"
 
 
-@pytest.mark.parametrize(("bound", "to"), [(16, 8), (8, 4), (7, 4), (6, 5), (4, 3)])
-def test_a_bound_far_beyond_the_target_comes_down_by_half_and_one_near_it_by_one(bound: int, to: int) -> None:
+@pytest.mark.parametrize(("bound", "to"), [(64, 8), (16, 3), (6, 3), (4, 3), (3, 2)])
+def test_a_bound_above_the_target_comes_down_to_it_as_far_as_one_change_goes_and_one_below_it_by_one(
+    bound: int, to: int
+) -> None:
     found = diagnostics(RULE, [[started(max_staleness=bound)], *aged(bound + 1, n=12, bound=bound)])
     action = found[0].actions[0]
     assert (action.title, action.patches[0].to) == (f"lower max_staleness {bound} to {to}", to)

@@ -89,7 +89,7 @@ def test_resolves_below_the_clear_limit_and_not_before() -> None:
 def test_rarer_syncs_take_older_data_along_and_end_at_four() -> None:
     assert answers(max_staleness=3, weight_sync_every=2)[0] == "raise weight_sync_every 2 to 4"
     assert answers(max_staleness=0)[0] == "raise weight_sync_every 1 to 2 and max_staleness 0 to 1"
-    assert answers(max_staleness=1, weight_sync_every=2)[0] == "raise weight_sync_every 2 to 3 and max_staleness 1 to 2"
+    assert answers(max_staleness=1, weight_sync_every=2)[0] == "raise weight_sync_every 2 to 4 and max_staleness 1 to 3"
     assert [title.split()[0] for title in answers(max_staleness=7, weight_sync_every=4)] == ["make"]
 
 
