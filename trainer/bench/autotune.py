@@ -82,7 +82,7 @@ def _simulated(config: RunConfig) -> RunConfig:
 
 BASES: Final[dict[str, Change]] = {
     "plain": lambda config: config,
-    "high-rate": lambda config: with_knobs(config, learning_rate=1e-3),
+    "high-rate": lambda config: with_knobs(config, learning_rate=1.5e-3),
     "device": _simulated,
 }
 """Healthy runs."""
