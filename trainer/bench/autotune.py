@@ -43,8 +43,9 @@ from tocsin.trainer.processes import thread_environment
 from tocsin.trainer.progress import Progress
 
 STEPS: Final = 300
-LAST: Final = 60
-"""Steps at the end of a run over which its throughput is taken."""
+LAST: Final = 120
+"""Steps at the end of a run over which its throughput is taken: long enough for the moods of a shared machine, and
+begun when the changes are made."""
 NEAR: Final = 0.9
 """Share of the healthy run's result that a run must reach to count as well."""
 EVERYTHING: Final = {code: list(LIMITS) for code in NAMES}
