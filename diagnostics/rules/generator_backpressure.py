@@ -1,7 +1,7 @@
 """OFF017: the sampler stands still for free slots more than half of the time."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tocsin.diagnostics.features import Features
@@ -39,10 +39,10 @@ class GeneratorBackpressure(Rule):
     processor, the time that the sampler gives up is used by the learner.
 
     ## What to do
-    Look where the step goes: larger micro-batches where several are run per step, a faster attention kernel, less
-    gradient checkpointing. With nothing left there, give devices of the sampler to the learner at the next start, or
-    use the idle time for larger groups. A lower `max_staleness` gives fresher data at hardly any cost while the
-    sampler idles.
+    Look where the step goes: larger micro-batches where several are run per step (kept also where that is not enough:
+    fewer passes are faster all the same), a faster attention kernel, less gradient checkpointing. With nothing left
+    there, give devices of the sampler to the learner at the next start, or use the idle time for larger groups. A
+    lower `max_staleness` gives fresher data at hardly any cost while the sampler idles.
 
     ## Sources
     verl's performance tuning guide and fully asynchronous trainer (`rollouter/idle_ratio`); TRL's
@@ -121,8 +121,9 @@ class GeneratorBackpressure(Rule):
         larger = None
         if budget is not None and waits.microbatches > 1:
             needed = budget * 2 ** math.ceil(math.log2(waits.microbatches))
-            larger = move(settings, "microbatch_tokens", min(needed, settings.failed_budget / 2), verify)
-            larger = larger if larger is not None and larger.verb.startswith("raise") else None
+            moved = move(settings, "microbatch_tokens", min(needed, settings.failed_budget / 2), verify)
+            # Kept where it is not enough: fewer passes are faster all the same.
+            larger = replace(moved, on_failure="keep") if moved and moved.verb.startswith("raise") else None
         profile = look("profile-learner", f"profile the learner: computing takes {computed:.0%} of the step")
         shift = look("move-devices", "give devices of the sampler to the learner at the next start")
         return ranked(larger, *((profile, shift) if computed < 0.5 else (shift, profile)))

@@ -34,7 +34,7 @@ def noisy(seed: int, *, num: int = 400, drop_at: int | None = None) -> Iterator[
 
 def test_every_planted_case_has_its_three_arms_and_the_plan_has_no_run_twice():
     names = [name for name, _ in arms(3, 10)]
-    assert len(names) == len(set(names)) == 3 * (3 + 2 * len(CASES) + 1) + 10
+    assert len(names) == len(set(names)) == 3 * (3 * len(CASES) + 1) + 10
     for name, config in arms(1, 1):
         assert (config.autotune is not None) == name.endswith("-on")
 
@@ -46,10 +46,10 @@ def test_the_table_says_what_was_shown_and_what_was_not(tmp_path: Path):
         )
 
     found = {
-        "plain-0-healthy": result(0.98),
+        "lr-too-high-0-healthy": result(0.98),
         "lr-too-high-0-off": result(0.1),
         "lr-too-high-0-on": result(0.95),
-        "plain-1-healthy": result(0.98),
+        "lr-too-high-1-healthy": result(0.98),
         "lr-too-high-1-off": result(0.1),
         "lr-too-high-1-on": result(0.5),
         "wrong-rule-0-on": result(0.9, "applied", "harmed", "reverted", "applied", "harmed", "reverted", "proposed"),

@@ -53,6 +53,7 @@ def test_larger_micro_batches_are_proposed_where_a_step_runs_several() -> None:
     found = diagnostics(RULE, [[started(max_staleness=1, microbatch_tokens=1024)], *waits(0.0, 0.8, n=60, num=3)])
     patch = found[0].actions[0].patches[0]
     assert (patch.path, patch.expect, patch.to) == ("microbatch_tokens", 1024, 4096)
+    assert found[0].actions[0].on_failure == "keep", "fewer passes are faster, also where they are not enough"
 
 
 def test_a_learner_that_does_not_compute_is_to_be_profiled_first() -> None:
