@@ -29,6 +29,7 @@ from tocsin.trainer.loss import policy_loss, token_logprobs
 from tocsin.trainer.messages import LearnerFacts
 from tocsin.trainer.models import eos_ids, first_line, load_model, load_tokenizer, max_length, pad_id, resolve_device
 from tocsin.trainer.pipes import Stopwatch
+from tocsin.trainer.processes import keep_freed_memory
 from tocsin.trainer.sampling import sequence_logprobs
 from tocsin.trainer.stats import StepTokens
 
@@ -53,6 +54,7 @@ class Learner:
 
     def __init__(self, config: RunConfig, model_path: str | Path, knobs: Knobs):
         torch.set_num_threads(config.device.threads)
+        keep_freed_memory()
         self.config = config
         self.device = resolve_device(config.device.learner)
         self.tokenizer = load_tokenizer(model_path)

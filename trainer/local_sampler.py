@@ -26,6 +26,7 @@ from tocsin.trainer.messages import (
     WeightsLoaded,
 )
 from tocsin.trainer.models import eos_ids, load_model, load_tokenizer, pad_id, silence_transformers
+from tocsin.trainer.processes import keep_freed_memory
 from tocsin.trainer.sampling import generate, sequence_logprobs
 
 
@@ -34,6 +35,7 @@ class LocalSampler:
 
     def __init__(self, load: Load):
         torch.set_num_threads(load.threads)
+        keep_freed_memory()
         silence_transformers()
         self.load = load
         tokenizer = load_tokenizer(load.model_path)

@@ -8,6 +8,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import platform
 import signal
 import sys
 import threading
@@ -27,6 +28,13 @@ _FORKING: Final[list[bool]] = []
 
 PARENT_POLL_S: Final = 1.0
 """How often a child looks for its parent where the kernel cannot tell it."""
+
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+"""Parameters of mallopt(3)."""
+
+KEPT_BYTES: Final = 2**30
+"""Free memory that a process which trains or generates on the CPU may hold back from the system."""
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
@@ -48,6 +56,21 @@ def thread_environment(threads: int) -> dict[str, str]:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+
+def keep_freed_memory() -> None:
+    """Have this process take again what it freed, instead of returning it to the system after every step.
+
+    The C library gives back what lies free at the top of its heap, and large blocks at once, so that each step touches
+    new pages. How much that costs depends on the order in which a run came by its memory: a learner that had begun
+    with small micro-batches took 28,000 page faults a second, 8 % of its time, with the large ones that it ended with.
+    Torch's allocator for CUDA devices keeps memory in the same way. Does nothing where the library is not glibc.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    library.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the most that it accepts
+    library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def fork_children() -> None:
