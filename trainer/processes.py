@@ -62,9 +62,9 @@ def keep_freed_memory() -> None:
     """Have this process take again what it freed, instead of returning it to the system after every step.
 
     The C library gives back what lies free at the top of its heap, and large blocks at once, so that each step touches
-    new pages. How much that costs depends on the order in which a run came by its memory: a learner that had begun
-    with small micro-batches took 28,000 page faults a second, 8 % of its time, with the large ones that it ended with.
-    Torch's allocator for CUDA devices keeps memory in the same way. Does nothing where the library is not glibc.
+    new pages. How much that costs depends on the order in which a run came by its memory: most for a learner that began
+    with small micro-batches and went over to large ones. Torch's allocator for CUDA devices keeps memory in the same
+    way. Does nothing where the library is not glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return
